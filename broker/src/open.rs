@@ -23,6 +23,7 @@ use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
+use crate::cluster::ownership::newcomer;
 use crate::cluster::store_restore::{self, Restored};
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::cluster_version;
@@ -137,7 +138,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         (_, Some(restored)) => restored.restore,
         (Some(joined), None) => {
             let brokers = joined.store.brokers()?;
-            store_restore::take_part(&*joined.store, &dir, (broker_id, &brokers))?
+            match newcomer::is_alone(joined, &dir, &brokers, config.cluster.lease)? {
+                true => store_restore::suppose(&*joined.store, &dir, &brokers)?,
+                false => store_restore::take_part(&*joined.store, &dir, (broker_id, &brokers))?,
+            }
         }
         (None, None) => 0,
     };

@@ -251,6 +251,11 @@ impl StoreDir {
         self.revision() == 0
     }
 
+    /// True of one that has [just become](Self::belongs_to) that of a broker of the cluster, until a revision is remembered.
+    pub fn is_new(&self) -> bool {
+        self.revision() == FIRST_REVISION
+    }
+
     /// Remembers that the cluster's store has been at `revision`, if that is higher than what is
     /// remembered. Waits for the disk.
     ///

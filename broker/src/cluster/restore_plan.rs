@@ -542,6 +542,47 @@ pub(crate) fn holes<'a>(
     holes
 }
 
+/// Groups of a lane, which come oldest first, that hold nothing acknowledged, though they are whole somewhere. Ordinals right
+/// before them are on no broker: their owner had appended both, and was killed before it had written or sent the first.
+/// Acknowledgements go on in order, so nothing behind such a hole was acknowledged, if all brokers have recorded what they
+/// have. If brokers have lost files since, it may have been; then as many as acknowledge together have it still. Groups that the
+/// older state knew, as it was `served`, stay.
+pub(crate) fn unacknowledged<'a>(
+    groups: impl IntoIterator<Item = &'a GroupRecord>,
+    served: u64,
+    min_insync_replicas: usize,
+) -> Vec<&'a GroupRecord> {
+    let is_lone = |record: &GroupRecord| {
+        let holders = record.copies.iter().filter(|copy| !is_nobody(copy));
+        record.generation == 0 && record.restore > served && holders.count() < min_insync_replicas
+    };
+    let (mut found, mut behind) = (Vec::new(), None::<Vec<_>>);
+    let mut end: Option<Ordinal> = None;
+    for record in groups.into_iter().filter(|record| record.is_closed()) {
+        let gap = end.map_or(0, |end| record.start_ordinal().saturating_sub(end));
+        let is_jump = gap.is_multiple_of(MAX_GROUP_ORDINALS);
+        match gap {
+            // As before: within a hole's rest, or in no hole.
+            0 => {}
+            // Another life of the lane, which has acknowledged by itself.
+            _ if is_jump => found.extend(behind.take().into_iter().flatten()),
+            _ => drop(behind.get_or_insert_default()),
+        }
+        if let Some(lone) = &mut behind {
+            match is_lone(record) {
+                true => lone.push(record),
+                // What is acknowledged here was so before it, too.
+                false => behind = None,
+            }
+        }
+        if end.is_some() || record.holds_records() {
+            end = Some(record.next_ordinal.max(end.unwrap_or_default()));
+        }
+    }
+    found.extend(behind.into_iter().flatten());
+    found
+}
+
 /// Whether a record stands for groups that were trimmed.
 fn is_trimmed(record: &GroupRecord) -> bool {
     let damaged = record.damaged.as_ref();

@@ -744,5 +744,61 @@ fn holes_lie_between_groups_and_not_before_them() {
     }
 }
 
+/// A group that this restore has recorded.
+fn taken(id: u64, place: (u64, u64), brokers: &[u32]) -> GroupRecord {
+    GroupRecord {
+        restore: 1,
+        ..closed(id, place, brokers)
+    }
+}
+
+/// Groups by number of which nothing was acknowledged, where two brokers acknowledge.
+fn unacknowledged_of(groups: &[GroupRecord]) -> Vec<u64> {
+    let found = unacknowledged(groups, 0, 2).into_iter();
+    found.map(|record| record.group.0).collect()
+}
+
+#[test]
+fn what_one_broker_has_behind_a_hole_was_not_acknowledged() {
+    let before = closed(1, (0, 10), &[1, 2]);
+    let lone = [taken(3, (15, 20), &[1]), taken(4, (20, 25), &[2])];
+    let groups = [vec![before.clone()], lone.to_vec()].concat();
+    assert_eq!(unacknowledged_of(&groups), [3, 4]);
+    // A second hole changes nothing.
+    let far = taken(4, (22, 25), &[2]);
+    assert_eq!(
+        unacknowledged_of(&[before.clone(), lone[0].clone(), far]),
+        [3, 4]
+    );
+    // No hole, or one of trimmed groups at the beginning.
+    assert!(unacknowledged_of(&lone).is_empty());
+    let first = closed(2, (10, 15), &[1]);
+    assert!(unacknowledged_of(&[vec![first], lone.to_vec()].concat()).is_empty());
+}
+
+#[test]
+fn what_may_have_been_acknowledged_behind_a_hole_stays() {
+    let before = closed(1, (0, 10), &[1, 2]);
+    let lone = taken(3, (15, 20), &[1]);
+    let stays = |behind: GroupRecord| {
+        let groups = [before.clone(), lone.clone(), behind];
+        assert!(unacknowledged_of(&groups).is_empty(), "{groups:?}");
+    };
+    stays(taken(4, (20, 25), &[1, 2]));
+    stays(closed(4, (20, 25), &[1]));
+    stays(GroupRecord {
+        generation: 1,
+        ..taken(4, (20, 25), &[1])
+    });
+    // Each life of a lane acknowledges by itself; brokers that have nothing are no holders.
+    let later = 20 + MAX_GROUP_ORDINALS;
+    let nobody = GroupRecord {
+        copies: vec![replica(1), super::nobody(BrokerId(2))],
+        ..lone.clone()
+    };
+    let lives = [before, nobody, taken(5, (later, later + 5), &[1, 2])];
+    assert_eq!(unacknowledged_of(&lives), [3]);
+}
+
 #[path = "restore_plan_open_tests.rs"]
 mod of_open_groups;

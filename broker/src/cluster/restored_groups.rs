@@ -442,7 +442,7 @@ impl Looked<'_> {
 }
 
 /// The last restore after which a streamlet was served.
-fn served_restore(streamlet: &StreamletRecord) -> u64 {
+pub(crate) fn served_restore(streamlet: &StreamletRecord) -> u64 {
     let unserved = u64::from(streamlet.awaits_jumps);
     streamlet.restore.saturating_sub(unserved)
 }

@@ -50,6 +50,8 @@ const TOLD_AT_ONCE: usize = 1024;
 const ATTEMPTS: u32 = 32;
 /// More producer ids than were ever given out between a snapshot and its restore, and few of the 2^63 that there are.
 const PRODUCER_IDS_PASSED: u64 = 1 << 40;
+/// More restores than there are between a snapshot and its use, of which the state that it brings back knows nothing.
+const RESTORES_PASSED: u64 = 16;
 /// How often a broker that looks through its files says so; others wait for ten times as long.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Generations from here on are in the names of files that are not finished.
@@ -96,6 +98,32 @@ pub(crate) fn take_part(
     tracing::warn!(
         restore,
         "REVISION is not in the data directory: the metadata store was put back to an older state. Groups that it does not know are recorded again where they are whole, and set aside where not. Each lane goes on 2^32 ordinals higher"
+    );
+    Ok(restore)
+}
+
+/// As [`take_part`], by a broker that cannot know of a restore: its data directory is new, and of the others that are recorded,
+/// which would know, none [is alive](super::ownership::newcomer). What they have is waited for as after a restore, and no ordinal
+/// of what they do not bring is used again. Blocks.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn suppose(
+    store: &dyn ClusterStore,
+    dir: &StoreDir,
+    brokers: &[BrokerRecord],
+) -> Result<u64, MetadataError> {
+    let (known, kept) = (last_known(brokers), dir.restore());
+    // One that was kept is that of a start which failed before this broker was recorded.
+    let restore = match kept > known {
+        true => kept,
+        false => known + RESTORES_PASSED,
+    };
+    pass_over_producer_ids(store, restore)?;
+    tell_streamlets(store, restore)?;
+    tracing::warn!(
+        restore,
+        "this data directory is new, and of the other brokers that the metadata store names none is alive. Should the store have been put back to an older state, only they know: each lane goes on {RESTORES_PASSED} x 2^32 ordinals higher, and is served once they have started"
     );
     Ok(restore)
 }

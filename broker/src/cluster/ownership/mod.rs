@@ -6,6 +6,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `joining` | becoming one of the brokers that share a store |
+//! | `newcomer` | a new data directory, among brokers of which none is alive |
 //! | `members` | the brokers that share a store, and who owns what |
 //! | `live_state` | the brokers that are alive, and what this one tells them of itself |
 //! | `owner_changes` | how far changes of owners are known here |
@@ -28,6 +29,7 @@ pub(crate) mod hand_over;
 pub(crate) mod joining;
 pub(crate) mod live_state;
 pub(crate) mod members;
+pub(crate) mod newcomer;
 mod overlaps;
 pub(crate) mod owner_changes;
 pub(crate) mod owners;

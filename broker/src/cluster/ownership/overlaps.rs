@@ -1,6 +1,8 @@
 //! Closed groups that end behind where a later one of their lane begins: there may be such once the metadata store was put back
 //! to an older state, and brokers have recorded what they have. A broker that was not the owner any more wrote the rest,
-//! which was never acknowledged. The next owner of the streamlet ends them where the later one begins.
+//! which was never acknowledged. The next owner of the streamlet ends them where the later one begins. Groups behind a hole that
+//! hold nothing acknowledged are dropped: their headers tell of batches that are in the hole as stored, and who sends those again
+//! must not hear so.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +17,8 @@ use crate::cluster::replica::closed_records::{all_of, unclean};
 use crate::cluster::replica::fetching::{MayLack, NotFetched, fetch};
 use crate::cluster::replica::own_files::OwnFile;
 use crate::cluster::replica::waiting::Stuck;
-use crate::cluster::restore_plan::overlaps;
-use crate::cluster::restored_groups::drop_trimmed;
+use crate::cluster::restore_plan::{overlaps, unacknowledged};
+use crate::cluster::restored_groups::{drop_trimmed, served_restore};
 use crate::store_calls::blocking;
 
 impl Restore<'_> {
@@ -26,11 +28,7 @@ impl Restore<'_> {
     /// # Errors
     /// Says, for people, which group could be had from nobody.
     pub(super) async fn end_overlaps(&self, image: &Image) -> Result<bool, Stuck> {
-        let mut lanes: BTreeMap<LaneId, Vec<&GroupRecord>> = BTreeMap::new();
-        for group in &image.groups {
-            lanes.entry(group.lane).or_default().push(group);
-        }
-        let overlapping = lanes.into_values().flat_map(overlaps);
+        let overlapping = lanes(image).into_values().flat_map(overlaps);
         let overlapping: Vec<_> = overlapping.collect();
         for (record, to) in &overlapping {
             let end = match *to <= record.start_ordinal() {
@@ -68,6 +66,33 @@ impl Restore<'_> {
             self.change(part).await?;
         }
         Ok(are_any)
+    }
+
+    /// Removes records of groups behind holes that hold nothing acknowledged; true if there were any. All brokers have
+    /// recorded what they have. Whoever sent what is in them sends it again.
+    ///
+    /// # Errors
+    /// The store's, for people.
+    pub(super) async fn drop_unacknowledged(
+        &self,
+        stream: &StreamRecord,
+        image: &Image,
+    ) -> Result<bool, String> {
+        let served = image.streamlets.first().map_or(0, served_restore);
+        let min_insync_replicas = stream.config.min_insync_replicas as usize;
+        let found = lanes(image).into_values();
+        let found: Vec<_> = found
+            .flat_map(|groups| unacknowledged(groups, served, min_insync_replicas))
+            .collect();
+        for groups in found.chunks(CHANGES_AT_ONCE) {
+            let changes = groups.iter();
+            self.change(changes.map(|record| Write::delete_group(record.key(), record.revision)))
+                .await?;
+        }
+        for record in &found {
+            tracing::warn!(stream = stream.name, group = %record.key(), from = record.start_ordinal(), to = record.end_ordinal, "the metadata store was put back to an older state: a group is dropped of which nothing was acknowledged, since ordinals before it are on no broker");
+        }
+        Ok(!found.is_empty())
     }
 
     async fn change(&self, changes: impl IntoIterator<Item = GroupChange>) -> Result<(), String> {
@@ -123,6 +148,15 @@ impl Restore<'_> {
         };
         Ok(Some(blocking(look).await?))
     }
+}
+
+/// The groups of each lane of a streamlet, the oldest first.
+fn lanes(image: &Image) -> BTreeMap<LaneId, Vec<&GroupRecord>> {
+    let mut lanes: BTreeMap<LaneId, Vec<&GroupRecord>> = BTreeMap::new();
+    for group in &image.groups {
+        lanes.entry(group.lane).or_default().push(group);
+    }
+    lanes
 }
 
 /// A closed group that ends earlier, at an address and an ordinal; `None` if nothing is left of it.

@@ -252,3 +252,74 @@ async fn whoever_has_taken_a_group_over_since_is_asked_for_it() {
     let served = trio.served(1, of.0, of.1).await;
     assert_eq!(values(&served).await, expected(0..5));
 }
+
+/// An owner that is killed may have written the begin of a group and not the end of the one before it, which it had not sent to
+/// others either. The header of the later one says that all batches before it are stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_in_a_hole_are_not_answered_as_stored_for_what_lies_behind_it() {
+    let mut trio = Trio::start().await;
+    let (of, old) = trio.written_twice().await;
+    let before = old.iter().find(|group| group.holds_records());
+    let before = before.expect("it is closed").clone();
+    let mut behind = trio.recorded(of).into_iter();
+    let behind = behind.find(|group| group.holds_records() && group.group != before.group);
+    let behind = behind.expect("it is closed");
+    for id in 2..=3 {
+        for dir in trio.dirs_of(id, of.0) {
+            let name = format!("{}.0.", behind.group.0);
+            for entry in std::fs::read_dir(dir.join(of.1.to_string()))
+                .into_iter()
+                .flatten()
+            {
+                let path = entry.expect("it is read").path();
+                if path.to_string_lossy().contains(&name) {
+                    std::fs::remove_file(path).expect("it is there");
+                }
+            }
+        }
+    }
+    trio.put_back(of, &[trio.shorter(&before, 3)]);
+    for id in 1..=3 {
+        trio.begin(id).await;
+    }
+    let served = trio.served(1, of.0, of.1).await;
+    assert_eq!(values(&served).await, expected(0..3));
+    append_all(trio.shared(1), &served, 3..8).await;
+    assert_eq!(values(&served).await, expected(0..8));
+    assert_eq!(served.head(LANE).expect("a lane").ordinal(), JUMP + 8);
+}
+
+/// Who has been in the cluster would know of the restore; a new directory does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_directory_that_starts_first_waits_for_what_others_know() {
+    let mut trio = Trio::start().await;
+    let (of, old) = trio.written_twice().await;
+    trio.put_back(of, &old);
+    let replace = |trio: &Trio| {
+        for dir in ["data", "shared"] {
+            std::fs::remove_dir_all(trio.dirs[0].path().join(dir)).expect("it is there");
+        }
+    };
+    replace(&trio);
+    trio.begin(1).await;
+    until(|| trio.reason(1, of).contains("have not started since")).await;
+    trio.begin(2).await;
+    trio.begin(3).await;
+    let served = trio.served(1, of.0, of.1).await;
+    assert_eq!(values(&served).await, expected(0..10));
+    append_all(trio.shared(1), &served, 10..12).await;
+    // It cannot know how many restores there were.
+    assert_eq!(served.head(LANE).expect("a lane").ordinal(), 16 * JUMP + 12);
+    drop(served);
+    // Where others are alive there was none.
+    trio.end(1).await;
+    replace(&trio);
+    trio.begin(1).await;
+    let streamlet = trio.store.streamlet(of.0, StreamletId(of.1));
+    assert_eq!(
+        streamlet.expect("it is read").map(|one| one.restore),
+        Some(16)
+    );
+    let served = trio.served(1, of.0, of.1).await;
+    assert_eq!(values(&served).await, expected(0..12));
+}

@@ -216,7 +216,7 @@ impl TakeOver {
     async fn attempt(&self) -> Result<(), Stuck> {
         let config = self.stream.record.load().config.clone();
         let image = self.image().await?;
-        self.await_others(&image).await?;
+        let have_all_looked = self.await_others(&image).await?;
         let spec = RecoverSpec {
             streamlet: self.streamlet.key(),
             min_insync_replicas: config.min_insync_replicas as usize,
@@ -254,6 +254,9 @@ impl TakeOver {
             if restore.end_overlaps(&image).await? {
                 image = self.image().await?;
             }
+            if have_all_looked && restore.drop_unacknowledged(&stream, &image).await? {
+                image = self.image().await?;
+            }
         }
         if self
             .pass_over_unknown(&image, recovered.epoch, &config)
@@ -271,11 +274,11 @@ impl TakeOver {
     }
 
     /// After a restore of the metadata store other brokers record at their next start what they have whole of groups that it
-    /// does not know. An error as long as one is awaited, which is not for ever.
-    async fn await_others(&self, image: &Image) -> Result<(), String> {
+    /// does not know. An error as long as one is awaited, which is not for ever; true if all have recorded it.
+    async fn await_others(&self, image: &Image) -> Result<bool, String> {
         let mut recorded = image.streamlets.iter();
         let Some(recorded) = recorded.find(|record| record.awaits_jumps > 0) else {
-            return Ok(());
+            return Ok(false);
         };
         let store = self.clustered.store.clone();
         let brokers = blocking(move || store.brokers().map_err(|error| error.to_string()));
@@ -287,7 +290,7 @@ impl TakeOver {
             .any(|broker| broker.id == me && knows(broker))
         {
             // It was not stopped for the restore, as others may not have been.
-            return Ok(());
+            return Ok(false);
         }
         let living = self.clustered.store.living().borrow().clone();
         // The older state may name brokers as alive. Who is so for longer was not stopped.
@@ -300,7 +303,7 @@ impl TakeOver {
         let times = (self.since, Instant::now());
         let known = late.iter().map(|(id, revision)| (*id, *revision));
         if !self.awaited.lock().is_any(known, times) {
-            return Ok(());
+            return Ok(brokers.iter().all(knows));
         }
         let late: Vec<_> = late.into_keys().collect();
         Err(format!(
