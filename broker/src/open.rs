@@ -24,6 +24,7 @@ use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster::ownership::newcomer;
+use crate::cluster::ownership::watching::remember;
 use crate::cluster::store_restore::{self, Restored};
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::cluster_version;
@@ -169,6 +170,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     {
         // Before anything here rests on it, or goes because of it.
         tracing::warn!(%error, "how far the metadata store was read cannot be remembered");
+    }
+    if joined.is_some() {
+        remember(&dir, &image.brokers);
     }
 
     let io = open_engine(match config.storage.engine {

@@ -9,6 +9,7 @@
 //!   IMPORT        the cluster to which an import of metadata.redb was begun and has not ended
 //!   REVISION      how far the broker has read that store; an operator removes it when the store was put back to an older state
 //!   RESTORE       the last restore of that store that the broker knows of, by its number; nobody removes it
+//!   BROKERS       the brokers that share that store, a line each: number, store id, address
 //!   PROBE         written and removed from time to time, to see whether files can be written
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
 //!   unknown/<stream uuid> files of streams that the metadata store did not know, and that are not known to be deleted
@@ -17,12 +18,14 @@
 //!   forget/<stream uuid>  deleted streams that not every backup has heard of
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use kera_metadata::{BrokerRecord, Role};
 use kera_protocol::ids::{Incarnation, StreamId};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
@@ -44,6 +47,9 @@ const REVISION_HEADER: &str = "kera revision";
 /// Names the last restore of the cluster's store.
 const RESTORE: &str = "RESTORE";
 const RESTORE_HEADER: &str = "kera restore";
+/// Names the brokers that share the cluster's store.
+const BROKERS: &str = "BROKERS";
+const BROKERS_HEADER: &str = "kera brokers 1";
 /// No store that holds a cluster is below it.
 const FIRST_REVISION: u64 = 1;
 /// Tells whether files can be written.
@@ -66,7 +72,16 @@ pub struct StoreDir {
     revision: Mutex<u64>,
     /// The same of the last restore.
     restore: Mutex<u64>,
+    /// The same of the brokers that share the store.
+    brokers: Mutex<BTreeMap<u32, KnownBroker>>,
     _lock: File,
+}
+
+/// A broker that shares the store, as a directory remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownBroker {
+    pub(crate) store_id: Uuid,
+    pub(crate) address: String,
 }
 
 /// How far the records of a data directory were imported into a cluster.
@@ -115,6 +130,7 @@ impl StoreDir {
                     .map_err(fail)?
                     .unwrap_or(0),
             ),
+            brokers: Mutex::new(read_brokers(path).map_err(fail)?),
             _lock: lock,
         })
     }
@@ -304,6 +320,41 @@ impl StoreDir {
         Ok(())
     }
 
+    /// The brokers that share the cluster's store, by number, as far as this one has [heard](Self::keep_brokers) of them.
+    pub(crate) fn brokers(&self) -> BTreeMap<u32, KnownBroker> {
+        self.brokers.lock().clone()
+    }
+
+    /// Remembers recorded brokers: a store that is put back to an older state does not name those that were added since, which may
+    /// have what nobody else has. Waits for the disk if any is new.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn keep_brokers<'a>(
+        &self,
+        recorded: impl IntoIterator<Item = &'a BrokerRecord>,
+    ) -> std::io::Result<()> {
+        let mut kept = self.brokers.lock();
+        let mut all = kept.clone();
+        for broker in recorded.into_iter().filter(|b| b.role == Role::Broker) {
+            let known = KnownBroker {
+                store_id: broker.store_id,
+                address: broker.address.clone(),
+            };
+            all.insert(broker.id, known);
+        }
+        if *kept != all {
+            let lines = all.iter().map(|(id, known)| {
+                let KnownBroker { store_id, address } = known;
+                format!("{id} {store_id} {address}\n")
+            });
+            let text = format!("{BROKERS_HEADER}\n{}", lines.collect::<String>());
+            write_whole(&self.path, BROKERS, &text)?;
+            *kept = all;
+        }
+        Ok(())
+    }
+
     fn unfit(&self, reason: String) -> BrokerError {
         BrokerError::DataDir {
             path: self.path.clone(),
@@ -413,6 +464,29 @@ impl StoreDir {
 /// Why that cannot be told, for people.
 pub(crate) fn cluster_of(path: &Path) -> Result<Option<Uuid>, String> {
     read_named(path, CLUSTER, CLUSTER_HEADER)
+}
+
+fn read_brokers(path: &Path) -> Result<BTreeMap<u32, KnownBroker>, String> {
+    let text = match fs::read_to_string(path.join(BROKERS)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(format!("{BROKERS} cannot be read: {error}")),
+    };
+    let mut lines = text.lines();
+    let known = |line: &str| {
+        let mut words = line.splitn(3, ' ');
+        let id = words.next()?.parse().ok()?;
+        let store_id = words.next()?.parse().ok()?;
+        let address = words.next()?.to_owned();
+        Some((id, KnownBroker { store_id, address }))
+    };
+    let is_whole = lines.next() == Some(BROKERS_HEADER);
+    let all: Option<_> = lines.map(known).collect();
+    all.filter(|_| is_whole).ok_or_else(|| {
+        format!(
+            "its file {BROKERS} is damaged; restore it from a backup of the directory, or remove it: it is needed only after the cluster's metadata store was put back to an older state"
+        )
+    })
 }
 
 fn read_revision(path: &Path) -> Result<u64, String> {
@@ -577,6 +651,40 @@ mod tests {
             .expect("opens again")
             .incarnation();
         assert_eq!(first, again);
+    }
+
+    #[test]
+    fn brokers_are_remembered_and_a_damaged_list_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let record = |id: u32, role| BrokerRecord {
+            id,
+            address: format!("host-{id}:7600"),
+            store_id: Uuid::from_u128(id.into()),
+            boot_id: Uuid::nil(),
+            started_ms: 0,
+            version: String::new(),
+            role,
+            restore: 0,
+            revision: 0,
+        };
+        let one = StoreDir::open(dir.path()).expect("opens");
+        assert!(one.brokers().is_empty());
+        one.keep_brokers(&[record(1, Role::Broker), record(9, Role::ReplicaStore)])
+            .expect("is written");
+        one.keep_brokers(&[record(3, Role::Broker)])
+            .expect("is written");
+        drop(one);
+        let again = StoreDir::open(dir.path()).expect("opens again");
+        let brokers = again.brokers();
+        assert_eq!(brokers.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(brokers[&3].address, "host-3:7600");
+        assert_eq!(brokers[&3].store_id, Uuid::from_u128(3));
+        drop(again);
+        for damaged in ["", "kera brokers 1\n3 x host:1\n", "kera brokers 2\n"] {
+            fs::write(dir.path().join(BROKERS), damaged).expect("is written");
+            let error = StoreDir::open(dir.path()).expect_err("it is damaged");
+            assert!(error.to_string().contains("BROKERS is damaged"), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //!    record names the restore by its number. A broker that starts later finds the number in another's record, not in its
 //!    own, and takes part in the same restore. Two brokers that start at once give it the same number, and no streamlet is
 //!    told twice.
-//!    Before that, producer ids are passed over that may have been given out.
+//!    Before that, producer ids are passed over that may have been given out, and brokers are recorded again that the older state does
+//!    not name and that the data directory knows.
 //! 2. [`take_in`]: groups that no record names, and that are whole here, are recorded again; recorded ones that are gone since
 //!    are trimmed. What is not recorded then is set aside. All of that before anybody can free it.
 //! 3. The next owner of such a streamlet waits until the brokers that are recorded have done so, but not for ever: as long as
@@ -27,11 +28,12 @@ use kera_log_segments::io::{EngineKind, Io, OpenHow, is_broken_file, open_engine
 use kera_log_segments::scan::{self, ScanSpec};
 use kera_metadata::{
     BrokerRecord, ClusterStore, Compare, Counter, GroupRecord, Image, Key, MetadataError,
-    MetadataStore, Replica, StreamletRecord, Transaction, Write,
+    MetadataStore, Replica, Role, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{BrokerId, GroupId, LaneId, StreamletId, StreamletKey};
+use uuid::Uuid;
 
 use super::replica::backup::{self, BackupOptions};
 use super::restored_groups::{Places, Spare, Unseen, take_in};
@@ -162,6 +164,46 @@ fn pass_over_producer_ids(store: &dyn MetadataStore, restore: u64) -> Result<(),
     )))
 }
 
+/// Records again brokers that this directory knows and the older state does not name, since they were added later: whoever takes
+/// a streamlet over waits for recorded brokers.
+fn name_unrecorded(
+    store: &dyn ClusterStore,
+    dir: &StoreDir,
+    (me, brokers): (u32, &[BrokerRecord]),
+) -> Result<(), MetadataError> {
+    let is_recorded = |id: u32| brokers.iter().any(|broker| broker.id == id);
+    let unrecorded = dir.brokers().into_iter();
+    for (id, known) in unrecorded.filter(|(id, _)| *id != me && !is_recorded(*id)) {
+        let record = BrokerRecord {
+            id,
+            address: known.address,
+            store_id: known.store_id,
+            boot_id: Uuid::nil(),
+            started_ms: 0,
+            version: String::new(),
+            role: Role::Broker,
+            restore: 0,
+            revision: 0,
+        };
+        let compare = Compare::revision(Key::Broker(id), 0);
+        match store.commit(Transaction::new(
+            vec![compare],
+            vec![Write::PutBroker(record)],
+        )) {
+            Ok(_) => {
+                tracing::info!(
+                    broker = id,
+                    "the metadata store was put back to a state that does not know this broker; it is recorded again, and waited for"
+                );
+            }
+            // It has started meanwhile, or another broker has recorded it.
+            Err(MetadataError::Conflict(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Tells every streamlet of a restore that was not told of it yet.
 fn tell_streamlets(store: &dyn MetadataStore, restore: u64) -> Result<(), MetadataError> {
     let size = TOLD_AT_ONCE.min(store.max_operations()).max(1);
@@ -278,6 +320,7 @@ pub(crate) fn begin(
 ) -> Result<Restored, BrokerError> {
     cluster_version::check_program(store.cluster_version()?)?;
     let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
+    name_unrecorded(store, dir, (id, brokers))?;
     let restore = take_part(store, dir, (id, brokers))?;
     let looking = Looking::begin(store, id, TOLD_EVERY);
     let mut own = Unknown::new();

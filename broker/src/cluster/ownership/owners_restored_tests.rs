@@ -323,3 +323,26 @@ async fn a_new_directory_that_starts_first_waits_for_what_others_know() {
     let served = trio.served(1, of.0, of.1).await;
     assert_eq!(values(&served).await, expected(0..12));
 }
+
+/// One that was added since the older state is not recorded there, and may have what nobody else has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_was_added_since_is_waited_for() {
+    let mut trio = Trio::start().await;
+    let (of, old) = trio.written_twice().await;
+    trio.put_back(of, &old);
+    let added = trio.store.broker(3).expect("it is read");
+    let compare = Compare::revision(Key::Broker(3), added.expect("it is recorded").revision);
+    let write = vec![Write::DeleteBroker(3)];
+    let committed = trio.store.commit(Transaction::new(vec![compare], write));
+    committed.expect("nobody was faster");
+    trio.begin(1).await;
+    trio.begin(2).await;
+    until(|| {
+        trio.reason(1, of)
+            .contains("brokers [3] have not started since")
+    })
+    .await;
+    trio.begin(3).await;
+    let served = trio.served(1, of.0, of.1).await;
+    assert_eq!(values(&served).await, expected(0..10));
+}

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{Changes, Image, Key, Living, MetadataError, Record};
+use kera_metadata::{BrokerRecord, Changes, Image, Key, Living, MetadataError, Record};
 use kera_protocol::ids::StreamId;
 use tokio::sync::watch;
 
@@ -12,6 +12,7 @@ use super::owners::{self, News};
 use crate::access;
 use crate::cluster::Clustered;
 use crate::shared::Shared;
+use crate::store_dir::StoreDir;
 
 /// Pause before the store is read anew, after it could not be.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -43,6 +44,13 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
             look(&mut living);
         }
     });
+}
+
+/// Remembers in the data directory which brokers share the store. May wait for the disk.
+pub(crate) fn remember<'a>(dir: &StoreDir, brokers: impl IntoIterator<Item = &'a BrokerRecord>) {
+    if let Err(error) = dir.keep_brokers(brokers) {
+        tracing::warn!(%error, "the brokers of the cluster cannot be remembered in the data directory: should the metadata store be put back to an older state, this broker does not wait for those that were added since");
+    }
 }
 
 async fn look_for_own(shared: Arc<Shared>, clustered: Arc<Clustered>) {
@@ -143,6 +151,7 @@ fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
                 (_, Some(Record::Rules(record))) => shared.access.take(record),
                 (_, Some(Record::Users(record))) => shared.auth.take(record),
                 (_, Some(Record::Quotas(record))) => shared.quotas.take(record),
+                (_, Some(Record::Broker(record))) => remember(&shared.dir, [record]),
                 (Key::Stream(id), None) => news.deleted.push(*id),
                 _ => {}
             }
@@ -168,6 +177,7 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image:
         return;
     }
     clustered.cluster_view.load(&image);
+    remember(&shared.dir, &image.brokers);
     shared.take_all_settings(&image);
     if let Some(rules) = &image.rules {
         shared.access.take(rules);
