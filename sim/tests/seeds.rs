@@ -13,7 +13,7 @@ const NEWEST: usize = 20;
 /// Seeds whose producers give records up, and whose streams have retention and pins, from 600,001 on.
 const GIVING_UP: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 32] = [
+const FAILED_ONCE: [&[&str]; 38] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
     &["--seed", "103"],
     &["--seed", "109"],
@@ -53,8 +53,14 @@ const FAILED_ONCE: [&[&str]; 32] = [
     &["--seed", "510106"],
     &["--seed", "510207"],
     &["--seed", "510243"],
+    &["--seed", "600298"],
     &["--seed", "700010"],
     &["--seed", "700052"],
+    &["--seed", "700297"],
+    &["--seed", "700346"],
+    &["--seed", "700415"],
+    &["--seed", "700607"],
+    &["--seed", "700655"],
     &["--seed", "510279"],
     &["--seed", "600134"],
 ];

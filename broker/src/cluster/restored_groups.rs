@@ -22,6 +22,7 @@ use kera_protocol::ids::{
     BrokerId, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId, StreamletKey,
 };
 use kera_replication::backup::ReplicaStore;
+use kera_replication::ids::CopyId;
 use kera_replication::transport::{CopyInfo, CopyState, Reply, Request};
 
 use super::restore_plan::{Cut, Held, Holding, Plan, RestoredLane, holes, is_decided, plan};
@@ -595,6 +596,16 @@ impl Changes {
         }
         Ok(())
     }
+}
+
+/// Closed groups of a streamlet that this restore has recorded, at several brokers: a broker that had looked through its replicas before, while the
+/// group was recorded as open, is named as a holder whatever it has.
+pub(crate) fn recorded_again(image: &Image) -> Vec<CopyId> {
+    let served = image.streamlets.first().map_or(0, served_restore);
+    let again = image.groups.iter().filter(|record| {
+        record.restore > served && record.holds_records() && record.copies.len() > 1
+    });
+    again.map(CopyId::of).collect()
 }
 
 /// Tells of records that are lost between groups of `image`; how many stretches of them there are.

@@ -109,6 +109,8 @@ pub(super) struct Plan {
     unsound: BTreeMap<CopyId, Duration>,
     /// Groups whose copies are to be compared soon.
     suspect: BTreeSet<CopyId>,
+    /// Those among them whose records may name holders that have less, without any disk being at fault.
+    unconfirmed: BTreeSet<CopyId>,
 }
 
 impl Plan {
@@ -168,6 +170,7 @@ impl Jobs {
             plan.done.retain(|key, _| is_owned(key));
             plan.unsound.retain(|copy, _| is_owned(&copy.streamlet));
             plan.suspect.retain(|copy| is_owned(&copy.streamlet));
+            plan.unconfirmed.retain(|copy| is_owned(&copy.streamlet));
             for one in &owned {
                 let first = || now + self.pace.within(self.config.scrub_interval);
                 plan.due.entry(one.streamlet).or_insert_with(first);
@@ -198,6 +201,25 @@ impl Jobs {
         let mut plan = self.plan.lock();
         if plan.suspect.len() < MAX_UNSOUND {
             plan.suspect.insert(copy);
+        }
+    }
+
+    /// Compares closed groups of a streamlet that were recorded again, as far as brokers knew: some that are named as holders may have less. Who
+    /// has less is replaced, and no disk is blamed for it. Those of which not all holders answer are compared again at each turn until they
+    /// do. Of very many the rest waits for its usual turn.
+    pub async fn confirm(&self, streamlet: StreamletKey, groups: Vec<CopyId>) {
+        {
+            let mut plan = self.plan.lock();
+            let room = MAX_UNSOUND.saturating_sub(plan.suspect.len());
+            for copy in groups.iter().take(room) {
+                plan.suspect.insert(*copy);
+                plan.unconfirmed.insert(*copy);
+            }
+        }
+        let owned = (self.owned)(Some(streamlet)).pop();
+        if let (Some(primary), Some(owned)) = (self.primary.upgrade(), owned) {
+            self.scrub_some(&primary, &owned, |copy| groups.contains(copy))
+                .await;
         }
     }
 
@@ -243,6 +265,7 @@ impl Jobs {
             for copy in gone.copied().collect::<Vec<_>>() {
                 plan.unsound.remove(&copy);
                 plan.suspect.remove(&copy);
+                plan.unconfirmed.remove(&copy);
             }
         }
         let wanted = found.iter().filter(|record| wanted(&CopyId::of(record)));
@@ -304,6 +327,7 @@ impl Jobs {
         let mut plan = self.plan.lock();
         if judged != Judged::Stale {
             plan.suspect.remove(&copy);
+            plan.unconfirmed.remove(&copy);
         }
         match judged {
             Judged::Sound | Judged::Repaired => {
@@ -366,7 +390,13 @@ impl Jobs {
             }
         }
         if !found.iter().any(|(_, f)| matches!(f, Found::Harmed { .. })) {
-            return Judged::Sound;
+            let is_silent = found.iter().any(|(_, f)| *f == Found::Silent);
+            let is_open = is_silent && self.plan.lock().unconfirmed.contains(&copy);
+            return if is_open {
+                Judged::Stale
+            } else {
+                Judged::Sound
+            };
         }
         let _one_at_a_time = self.repairing.lock().await;
         if !self.is_current(primary, owned, record).await {
@@ -379,11 +409,19 @@ impl Jobs {
     /// Tells people of each copy that is not right, the first time.
     fn report(&self, record: &GroupRecord, found: &[(Replica, Found)]) {
         let copy = CopyId::of(record);
-        if self.plan.lock().unsound.contains_key(&copy) {
-            return;
-        }
+        let is_unconfirmed = {
+            let plan = self.plan.lock();
+            if plan.unsound.contains_key(&copy) {
+                return;
+            }
+            plan.unconfirmed.contains(&copy)
+        };
         for (holder, looked) in found {
             if let Found::Harmed { harm, address, why } = looked {
+                if is_unconfirmed && *harm != Harm::Differs {
+                    tracing::info!(group = %copy, at = %holder.broker, address, why, "a broker has less of a group that was recorded again than its record says; another replica takes its place");
+                    continue;
+                }
                 {
                     let counts = &mut *self.counts.lock();
                     *match harm {

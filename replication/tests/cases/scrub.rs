@@ -141,6 +141,36 @@ fn a_truncated_copy_and_one_that_is_gone_are_replaced() {
     }
 }
 
+/// Of a group that was recorded again a holder may have less. No disk is blamed for that, and who does not answer is asked again.
+#[test]
+fn a_holder_that_was_recorded_with_too_much_is_replaced_once_it_answers() {
+    case(|mut case| async move {
+        case.plan.replicas = 4;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        overwrite(&case, at, copy, before.length - 100, vec![0; 100]).await;
+        let short = bytes(&case, at, copy, before.length).await;
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        case.stage.pause(at, true);
+        jobs.confirm(copy.streamlet, vec![copy]).await;
+        case.stage.pause(at, false);
+        assert_eq!(bytes(&case, at, copy, before.length).await, short);
+        jobs.scrub_due().await;
+        assert_eq!(bytes(&case, at, copy, before.length).await, whole);
+        let stats = jobs.stats();
+        let found = (stats.damaged, stats.missing, stats.mended, stats.unsound);
+        assert_eq!(found, (0, 0, 1, 0));
+        // What is wrong later is a disk's fault.
+        overwrite(&case, at, copy, before.length - 100, vec![0; 100]).await;
+        jobs.scrub_all().await;
+        assert_eq!((jobs.stats().damaged, jobs.stats().mended), (1, 2));
+    });
+}
+
 /// Another batch in place of a copy's own, whole and with the ordinals of the one it replaces.
 async fn forge(case: &Case, at: BrokerId, copy: CopyId, length: u64) {
     let mut whole = bytes(case, at, copy, length).await;

@@ -33,7 +33,7 @@ use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, not
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
-use crate::cluster::restored_groups::{starts, tell_holes};
+use crate::cluster::restored_groups::{recorded_again, starts, tell_holes};
 use crate::cluster::store_restore::{jumped, jumps};
 use crate::cluster::{Clustered, LATER};
 use crate::data::catalog::{Stream, make_missing_dir};
@@ -245,6 +245,7 @@ impl TakeOver {
             streamlet: &self.streamlet,
             epoch: recovered.epoch,
         };
+        let mut again = Vec::new();
         if image.streamlets.iter().any(|one| one.awaits_jumps > 0) {
             self.clustered.peers.wait_for_other_writers().await;
             let stream = self.stream.record.load().clone();
@@ -257,6 +258,7 @@ impl TakeOver {
             if have_all_looked && restore.drop_unacknowledged(&stream, &image).await? {
                 image = self.image().await?;
             }
+            again = recorded_again(&image);
         }
         if self
             .pass_over_unknown(&image, recovered.epoch, &config)
@@ -269,6 +271,8 @@ impl TakeOver {
         self.still()?;
         let epoch = recovered.epoch;
         self.serve(recovered, config, image).await?;
+        let key = self.streamlet.key();
+        self.clustered.replicated.confirm(key, again);
         self.restore_later(epoch, later);
         Ok(())
     }

@@ -229,6 +229,13 @@ impl Replicated {
         jobs.map_or_else(JobStats::default, |jobs| jobs.stats())
     }
 
+    /// Begins to look which holders of groups have less than their records say; see [`Jobs::confirm`].
+    pub(crate) fn confirm(&self, streamlet: StreamletKey, groups: Vec<CopyId>) {
+        if let Some(jobs) = self.jobs.get().cloned().filter(|_| !groups.is_empty()) {
+            tokio::spawn(async move { jobs.confirm(streamlet, groups).await });
+        }
+    }
+
     /// Closed groups of which brokers lack what they are recorded to have; see [`Jobs::missing`].
     pub(crate) fn missing(&self) -> BTreeMap<CopyId, Vec<BrokerId>> {
         let jobs = self.jobs.get();
