@@ -168,8 +168,8 @@ impl Change {
             Self::Delete(mechanism) => {
                 let unknown = || {
                     let text = match mechanism {
-                        None => "there is no such user; see `kera user list`".to_owned(),
-                        Some(one) => format!("the user has no password for {one}"),
+                        None => format!("there is no user {name}; see `kera user list`"),
+                        Some(one) => format!("user {name} has no password for {one}"),
                     };
                     WireError::new(ErrorCode::UnknownUser, text)
                 };

@@ -409,7 +409,8 @@ mod tests {
             let refused = problem(&format!("{none}=h:9092"));
             assert!(refused.contains("is no name"), "{refused}");
         }
-        assert!(problem("localhost").contains("write `localhost:9092`"));
+        assert!(problem("localhost").contains("or `localhost:9092` for Kafka's"));
+        assert!(problem("7600").contains("no host; write `127.0.0.1:7600`"));
         assert!(problem("a:1,,b:2").contains("is not an address"));
         assert!(problem("::1:9092").contains("in brackets"));
         assert!(problem("a:99999").contains("is not a port"));

@@ -204,8 +204,13 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
 
 /// What is allowed between the keys of `[cluster]` and probably not meant.
 pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
-    let store = config.cluster.store.as_ref()?;
-    doubt_of_addresses(config, store)
+    match (&config.cluster.store, config.cluster.broker_id) {
+        (Some(store), _) => doubt_of_addresses(config, store),
+        (None, Some(id)) => Some(format!(
+            "cluster.broker_id is {id} and cluster.store is off: this broker works alone, and forms no cluster with others; name the cluster's etcd in cluster.store (KERA_CLUSTER_STORE), or leave cluster.broker_id out"
+        )),
+        (None, None) => None,
+    }
 }
 
 /// A store on another machine is most likely shared with brokers on other machines.

@@ -102,6 +102,8 @@ fn addresses_of_one_machine_are_doubted_where_the_store_is_on_another() {
         let found = doubts(more);
         assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
     };
+    says(&[], "this broker works alone");
+    assert!(resolve(&[]).unwrap().warnings.is_empty());
     says(&[far], "cluster.listen is 127.0.0.1:7601");
     says(&[far, server], "set cluster.advertise");
     says(&[far, cluster], "set server.advertise");

@@ -184,7 +184,12 @@ fn parse_one(text: &str) -> Result<NamedAddress, String> {
         None => (None, text),
     };
     let checked = units::check_address(address).map_err(|error| match address.rsplit_once(':') {
-        None if !address.is_empty() => format!("`{address}` has no port; write `{address}:9092`"),
+        None if address.parse::<u16>().is_ok() => {
+            format!("`{address}` has no host; write `127.0.0.1:{address}`")
+        }
+        None if !address.is_empty() => format!(
+            "`{address}` has no port; write `{address}:7600` for native clients, or `{address}:9092` for Kafka's"
+        ),
         _ => error,
     });
     checked.map(|address| NamedAddress { name, address })

@@ -153,6 +153,14 @@ pub(super) async fn trim(args: TrimArgs) -> Outcome {
         (None, None) => Trim::Everything,
     };
     let admin = args.connect.admin().await?;
+    if args.everything {
+        admin.stream(&args.stream).await.map_err(failed)?;
+        let what = match args.lane {
+            Some(_) => "records of the lane",
+            None => "records of the stream",
+        };
+        confirm(&args.stream, what, args.yes)?;
+    }
     let answer = admin
         .trim_stream(&args.stream, args.streamlet.zip(args.lane), trim)
         .await

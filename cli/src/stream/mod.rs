@@ -273,9 +273,10 @@ pub(crate) struct DeleteArgs {
   kera stream trim clicks --before 7d
   kera stream trim clicks --before 2026-02-03T00:00:00Z
   kera stream trim clicks --ordinal 1000 --streamlet 0 --lane 0
-  kera stream trim clicks --everything
+  kera stream trim clicks --everything --yes
 
-Whole groups below the new start are deleted from disk; records below it are not served any more."
+Whole groups below the new start are deleted from disk; records below it are not served any more. With --everything the \
+name has to be typed again on a terminal, and elsewhere --yes is needed. There is no way back."
 )]
 pub(crate) struct TrimArgs {
     /// The stream
@@ -289,6 +290,9 @@ pub(crate) struct TrimArgs {
     /// Delete every record that is durable now
     #[arg(long, group = "to")]
     everything: bool,
+    /// With --everything: do not ask
+    #[arg(long, short)]
+    yes: bool,
     /// Only this streamlet's lane
     #[arg(long, requires = "lane")]
     streamlet: Option<u32>,

@@ -350,7 +350,7 @@ fn streams_of_the_brokers_own_are_read_and_never_changed() {
         &["stream", "delete", own, "--yes"][..],
         &["stream", "alter", own, "--lanes", "2"],
         &["stream", "alter", own, "--retention-time", "1s"],
-        &["stream", "trim", own, "--everything"],
+        &["stream", "trim", own, "--everything", "--yes"],
         &["stream", "create", own],
     ] {
         let text = broker.refused(refused);

@@ -76,7 +76,9 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
     }
 
     // Space returns.
-    tokio::task::block_in_place(|| broker.run(&["stream", "trim", "ballast", "--everything"]));
+    tokio::task::block_in_place(|| {
+        broker.run(&["stream", "trim", "ballast", "--everything", "--yes"])
+    });
     let again = producer(&broker, "s", Duration::from_secs(60)).await;
     let second = again
         .append(&Record::of_value(b", after"))

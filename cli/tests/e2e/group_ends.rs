@@ -160,7 +160,7 @@ fn it_ends_where_all_is_trimmed() {
         let consume = ["consume", "s", "--group", order, "--order", order];
         assert_eq!(broker.run(&[&consume[..], &["--max", "1"]].concat()), "1\n");
     }
-    broker.run(&["stream", "trim", "s", "--everything"]);
+    broker.run(&["stream", "trim", "s", "--everything", "--yes"]);
     for order in ["lane", "none"] {
         let consume = ["consume", "s", "--group", order, "--order", order];
         assert_eq!(broker.run(&consume), "");

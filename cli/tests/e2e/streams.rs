@@ -239,7 +239,7 @@ fn trimmed_records_are_not_served_any_more() {
     broker.kill();
     broker.restart();
     assert_eq!(first(&broker)["ordinal"], 12_345);
-    broker.run(&["stream", "trim", "s", "--everything"]);
+    broker.run(&["stream", "trim", "s", "--everything", "--yes"]);
     assert_eq!(broker.run(&["consume", "s"]), "");
     broker.feed(&["produce", "s", "-q"], b"next\n");
     let next = first(&broker);
@@ -327,7 +327,7 @@ fn retention_waits_for_pins_within_their_bounds_and_a_trim_does_not() {
     let gone = broker.refused(&["pin", "create", "s", "savepoint", "--from-group", "none"]);
     assert!(gone.contains("none"), "{gone}");
     broker.feed(&produce, b"one more\n");
-    let trimmed = broker.json(&["stream", "trim", "s", "--everything"]);
+    let trimmed = broker.json(&["stream", "trim", "s", "--everything", "--yes"]);
     assert_eq!(
         trimmed["lost_pins"],
         serde_json::json!(["last", "later", "warned"]),

@@ -55,7 +55,7 @@ fn users_are_made_listed_and_deleted() {
     assert_eq!(names, ["ann", "bob", "cat"]);
     assert_eq!(listed[0]["credentials"].as_array().map(Vec::len), Some(2));
     let refused = broker.refused(&["user", "delete", "nobody", "--yes"]);
-    assert!(refused.contains("no such user"), "{refused}");
+    assert!(refused.contains("no user nobody"), "{refused}");
     // Rules and roles are about whoever has the name.
     broker.run(&["role", "create", "readers", "User:bob"]);
     let rule = [

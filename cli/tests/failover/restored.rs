@@ -141,7 +141,11 @@ fn an_etcd_that_is_put_back_gives_no_ordinal_to_another_record() {
     // What the older state knows of these is removed: by compaction, by a trim, and by brokers that write the state of groups
     // anew.
     trio.run(&all, &["stream", "compact", "table"], b"");
-    trio.run(&all, &["stream", "trim", "short", "--everything"], b"");
+    trio.run(
+        &all,
+        &["stream", "trim", "short", "--everything", "--yes"],
+        b"",
+    );
     trio.restart_all();
     trio.restart_all();
     trio.feed("short", 4000..4100);

@@ -61,7 +61,8 @@ fn a_full_disk_is_emptied_by_a_trim_or_a_deletion_and_takes_replicas_again() {
     overfill(&small, &trio);
 
     let before = on_disk(&disk);
-    trio.broker.run(&["stream", "trim", "s", "--everything"]);
+    trio.broker
+        .run(&["stream", "trim", "s", "--everything", "--yes"]);
     until("the disk is not emptied", &trio, || {
         on_disk(&disk).is_disjoint(&before)
     });

@@ -95,7 +95,7 @@ async fn records_that_are_deleted_before_they_are_read_are_missed() {
         .await;
     let strict = house.plan("SELECT value FROM s").await;
     let lenient = house.plan("SELECT value FROM t").await;
-    house.broker.run(&["stream", "trim", "s", "--everything"]);
+    house.broker.run(&["stream", "trim", "s", "--everything", "--yes"]);
     house.rows("INSERT INTO s (value) VALUES ('4')").await;
     let error = house.try_run(strict).await.unwrap_err().to_string();
     assert!(

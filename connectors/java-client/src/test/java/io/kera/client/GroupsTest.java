@@ -151,7 +151,7 @@ class GroupsTest {
         assertEquals(List.of(Pin.Policy.WARN, Duration.ofDays(7), 10L << 30), List.of(moved.policy(), moved.maxAge(), moved.maxBytes()));
         assertEquals(List.of(moved), admin.pins("pinned").pins());
 
-        broker.run("", "stream", "trim", "pinned", "--everything");
+        broker.run("", "stream", "trim", "pinned", "--everything", "--yes");
         Pin lost = admin.pins("pinned").pins().get(0);
         Pin.Loss loss = lost.lost().orElseThrow();
         assertEquals(List.of(0, 0, 2L, Pin.Cause.TRIM), List.of(loss.streamlet(), loss.lane(), loss.ordinal(), loss.cause()));

@@ -151,7 +151,7 @@ class PinTest {
                     List.of(pin.name(), pin.job(), pin.policy(), pin.maxAge()));
             // Records are gone that the query has still to read.
             TestSpark.produce(broker.address(), "s", 200, 300);
-            broker.run("", "stream", "trim", "s", "--everything");
+            broker.run("", "stream", "trim", "s", "--everything", "--yes");
             StreamingQueryException lost = assertThrows(StreamingQueryException.class, () -> run(broker, checkpoint, false, batches));
             assertTrue(lost.getMessage().contains("deleted") || lost.getMessage().contains("lost records"), lost.getMessage());
         }
