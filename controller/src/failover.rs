@@ -22,7 +22,7 @@ pub(super) fn plan(
         if members.lives(owner) || under_way.awaited.contains(&owner) {
             continue;
         }
-        match needs(stream, streamlet, members) {
+        match needs(stream, streamlet, members, &under_way.forsaken) {
             Some(needs) => stranded.push(Stranded {
                 stream: which.stream,
                 streamlet: which.streamlet,
@@ -61,12 +61,19 @@ pub(super) fn plan(
 }
 
 /// Why nobody can take over a streamlet whose owner is gone; `None`: somebody can.
-fn needs(stream: &StreamView, streamlet: &StreamletView, members: &Members) -> Option<Needs> {
+fn needs(
+    stream: &StreamView,
+    streamlet: &StreamletView,
+    members: &Members,
+    forsaken: &BTreeSet<u32>,
+) -> Option<Needs> {
     if !stream.is_movable() {
         return Some(Needs::Owner);
     }
     for group in streamlet.open_groups() {
-        if !group.copies.iter().any(|id| members.lives(*id)) {
+        let mut copies = group.copies.iter();
+        let is_lost = !group.copies.is_empty() && copies.all(|id| forsaken.contains(id));
+        if !is_lost && !group.copies.iter().any(|id| members.lives(*id)) {
             let holders: BTreeSet<_> = group.copies.iter().copied().collect();
             return Some(Needs::OneOf(holders));
         }

@@ -143,6 +143,10 @@ pub struct UnderWay {
     /// Brokers that are not alive and may be back in a moment: their streamlets stay for now, and
     /// nothing is balanced meanwhile.
     pub awaited: BTreeSet<u32>,
+    /// Brokers that were not heard of for so long that the cluster goes on without them. Where only they have replicas of an
+    /// open group, another broker takes its streamlet over all the same: it serves nothing before one of them is back, or an operator has
+    /// accepted the loss, for whom there would be nobody to ask otherwise.
+    pub forsaken: BTreeSet<u32>,
     /// Balancing waits, as after brokers have come or gone.
     pub unsettled: bool,
 }

@@ -557,6 +557,18 @@ fn who_holds_the_open_group_takes_over() {
         found.stranded[0].needs,
         Needs::OneOf(BTreeSet::from([1, 4]))
     );
+    // Nobody has heard of either for long: somebody owns it, whom an operator can ask what is lost.
+    for (forsaken, moved) in [(&[1, 4][..], true), (&[1], false)] {
+        let under_way = UnderWay {
+            forsaken: forsaken.iter().copied().collect(),
+            ..UnderWay::default()
+        };
+        let members = scenario.members();
+        let found = plan(&picture, &members, &under_way, &Limits::default());
+        let to: Vec<_> = found.moves.iter().map(|one| one.to).collect();
+        assert!(to.iter().all(|to| [2, 3].contains(to)), "{to:?}");
+        assert_eq!((to.len() == 1, found.stranded.is_empty()), (moved, moved));
+    }
 }
 
 #[test]

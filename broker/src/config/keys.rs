@@ -611,7 +611,8 @@ config_keys! {
         /// `cluster.repair_bytes_per_second`. Set it to the same value on all brokers.
         spread_tolerance_bytes: u64, Size [64 * KIB, 1024 * TIB] = "1GiB";
         /// A broker that has not answered for this long counts as lost: closed groups with a replica on it get
-        /// one on another broker.
+        /// one on another broker, and a streamlet whose open groups only such brokers have gets another owner, which
+        /// waits for them and tells `kera stream recover` what would be lost without them.
         lost_after: Duration, Time [100 * MILLISECOND, 365 * DAY] = "10m";
         /// Connections reserved for brokers of the cluster, beyond `server.max_connections` and again beyond
         /// `cluster.max_connections`. A connection is a broker's if it comes from the address of one.

@@ -42,6 +42,9 @@ pub(crate) struct Timing {
     pub moved: Duration,
     /// A streamlet whose hand-over failed is left alone for so long.
     pub rest: Duration,
+    /// After so long without a word of any holder of a streamlet's open groups others own it, so that an operator can accept
+    /// what is lost: `cluster.lost_after`.
+    pub lost: Duration,
     /// The longest time between two looks.
     pub look: Duration,
 }
@@ -55,6 +58,7 @@ impl Default for Timing {
             settle: Duration::from_secs(2),
             moved: Duration::from_secs(5),
             rest: Duration::from_secs(5),
+            lost: Duration::from_secs(600),
             look: Duration::from_secs(1),
         }
     }
@@ -300,6 +304,7 @@ impl Controller {
             made: self.made.keys().copied().collect(),
             resting: self.resting.keys().copied().collect(),
             awaited: BTreeSet::new(),
+            forsaken: self.forsaken(),
             unsettled: settled > now,
         };
         for (id, until) in self.awaited() {
@@ -361,6 +366,23 @@ impl Controller {
             None => back.max(self.began + timing.unseen),
         };
         gone.map(|id| (id, deadline(id))).collect()
+    }
+
+    /// Holders of open groups of which nothing was heard for long.
+    fn forsaken(&self) -> BTreeSet<u32> {
+        let lost = self.tools.timing.lost;
+        let holders = self.tools.cluster_view.read(|picture| {
+            let streamlets = picture.streamlets();
+            let orphans = streamlets.filter(|(_, _, s)| !self.lives(s.owner()));
+            let holders = orphans.flat_map(|(_, _, s)| s.open_holders());
+            holders.collect::<BTreeSet<_>>()
+        });
+        let is_gone = |id: &u32| {
+            let since = self.missing.get(id).copied().unwrap_or(self.began);
+            !self.living.contains_key(id) && since.elapsed() >= lost
+        };
+        let holders = holders.into_iter().flatten();
+        holders.filter(is_gone).collect()
     }
 
     /// How many streamlets have an owner that is not alive.

@@ -20,6 +20,7 @@ const AT_ONCE: Timing = Timing {
     settle: Duration::ZERO,
     moved: Duration::ZERO,
     rest: Duration::from_millis(10),
+    lost: NEVER,
     look: Duration::from_millis(20),
 };
 

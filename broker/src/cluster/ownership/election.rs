@@ -85,7 +85,10 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
         hand_overs: Arc::new(Askers(weak)),
         suspects: suspected,
         allow_same_host: shared.config.cluster.allow_same_host,
-        timing: Timing::default(),
+        timing: Timing {
+            lost: shared.config.cluster.lost_after,
+            ..Timing::default()
+        },
         limits: Limits::default(),
         metrics: clustered.replicated.controller_metrics().clone(),
     });
