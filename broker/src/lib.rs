@@ -40,6 +40,7 @@ mod http_listener;
 pub mod import;
 pub mod inbox;
 mod job_queue;
+mod known_brokers;
 pub mod listener;
 pub mod log_levels;
 pub mod machine;

@@ -25,13 +25,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use kera_metadata::{BrokerRecord, Role};
+use kera_metadata::BrokerRecord;
 use kera_protocol::ids::{Incarnation, StreamId};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use crate::error::BrokerError;
+use crate::known_brokers::{self, KnownBroker};
 
 const STORE_FORMAT: u32 = 1;
 const STORE_HEADER: &str = "kera store";
@@ -47,9 +48,6 @@ const REVISION_HEADER: &str = "kera revision";
 /// Names the last restore of the cluster's store.
 const RESTORE: &str = "RESTORE";
 const RESTORE_HEADER: &str = "kera restore";
-/// Names the brokers that share the cluster's store.
-const BROKERS: &str = "BROKERS";
-const BROKERS_HEADER: &str = "kera brokers 1";
 /// No store that holds a cluster is below it.
 const FIRST_REVISION: u64 = 1;
 /// Tells whether files can be written.
@@ -75,13 +73,6 @@ pub struct StoreDir {
     /// The same of the brokers that share the store.
     brokers: Mutex<BTreeMap<u32, KnownBroker>>,
     _lock: File,
-}
-
-/// A broker that shares the store, as a directory remembers it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KnownBroker {
-    pub(crate) store_id: Uuid,
-    pub(crate) address: String,
 }
 
 /// How far the records of a data directory were imported into a cluster.
@@ -130,7 +121,7 @@ impl StoreDir {
                     .map_err(fail)?
                     .unwrap_or(0),
             ),
-            brokers: Mutex::new(read_brokers(path).map_err(fail)?),
+            brokers: Mutex::new(known_brokers::read(path).map_err(fail)?),
             _lock: lock,
         })
     }
@@ -335,21 +326,9 @@ impl StoreDir {
         recorded: impl IntoIterator<Item = &'a BrokerRecord>,
     ) -> std::io::Result<()> {
         let mut kept = self.brokers.lock();
-        let mut all = kept.clone();
-        for broker in recorded.into_iter().filter(|b| b.role == Role::Broker) {
-            let known = KnownBroker {
-                store_id: broker.store_id,
-                address: broker.address.clone(),
-            };
-            all.insert(broker.id, known);
-        }
+        let all = known_brokers::with(&kept, recorded);
         if *kept != all {
-            let lines = all.iter().map(|(id, known)| {
-                let KnownBroker { store_id, address } = known;
-                format!("{id} {store_id} {address}\n")
-            });
-            let text = format!("{BROKERS_HEADER}\n{}", lines.collect::<String>());
-            write_whole(&self.path, BROKERS, &text)?;
+            write_whole(&self.path, known_brokers::FILE, &known_brokers::text(&all))?;
             *kept = all;
         }
         Ok(())
@@ -464,29 +443,6 @@ impl StoreDir {
 /// Why that cannot be told, for people.
 pub(crate) fn cluster_of(path: &Path) -> Result<Option<Uuid>, String> {
     read_named(path, CLUSTER, CLUSTER_HEADER)
-}
-
-fn read_brokers(path: &Path) -> Result<BTreeMap<u32, KnownBroker>, String> {
-    let text = match fs::read_to_string(path.join(BROKERS)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(format!("{BROKERS} cannot be read: {error}")),
-    };
-    let mut lines = text.lines();
-    let known = |line: &str| {
-        let mut words = line.splitn(3, ' ');
-        let id = words.next()?.parse().ok()?;
-        let store_id = words.next()?.parse().ok()?;
-        let address = words.next()?.to_owned();
-        Some((id, KnownBroker { store_id, address }))
-    };
-    let is_whole = lines.next() == Some(BROKERS_HEADER);
-    let all: Option<_> = lines.map(known).collect();
-    all.filter(|_| is_whole).ok_or_else(|| {
-        format!(
-            "its file {BROKERS} is damaged; restore it from a backup of the directory, or remove it: it is needed only after the cluster's metadata store was put back to an older state"
-        )
-    })
 }
 
 fn read_revision(path: &Path) -> Result<u64, String> {
@@ -641,6 +597,8 @@ fn write_whole(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use kera_metadata::Role;
+
     use super::*;
 
     #[test]
@@ -681,7 +639,7 @@ mod tests {
         assert_eq!(brokers[&3].store_id, Uuid::from_u128(3));
         drop(again);
         for damaged in ["", "kera brokers 1\n3 x host:1\n", "kera brokers 2\n"] {
-            fs::write(dir.path().join(BROKERS), damaged).expect("is written");
+            fs::write(dir.path().join(known_brokers::FILE), damaged).expect("is written");
             let error = StoreDir::open(dir.path()).expect_err("it is damaged");
             assert!(error.to_string().contains("BROKERS is damaged"), "{error}");
         }

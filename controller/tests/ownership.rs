@@ -537,21 +537,13 @@ fn who_holds_the_open_group_takes_over() {
     let mut scenario = one_stream(2, vec![open]);
     scenario.gone = BTreeSet::from([1]);
     let picture = Picture::of(&scenario.image());
-    let found = plan(
-        &picture,
-        &scenario.members(),
-        &UnderWay::default(),
-        &Limits::default(),
-    );
-    assert_eq!(found.moves[0].to, 4);
+    let of = |scenario: &Scenario, under_way: &UnderWay| {
+        plan(&picture, &scenario.members(), under_way, &Limits::default())
+    };
+    assert_eq!(of(&scenario, &UnderWay::default()).moves[0].to, 4);
     // That one is gone too: it waits for either.
     scenario.gone = BTreeSet::from([1, 4]);
-    let found = plan(
-        &picture,
-        &scenario.members(),
-        &UnderWay::default(),
-        &Limits::default(),
-    );
+    let found = of(&scenario, &UnderWay::default());
     assert!(found.moves.is_empty());
     assert_eq!(
         found.stranded[0].needs,
@@ -563,8 +555,7 @@ fn who_holds_the_open_group_takes_over() {
             forsaken: forsaken.iter().copied().collect(),
             ..UnderWay::default()
         };
-        let members = scenario.members();
-        let found = plan(&picture, &members, &under_way, &Limits::default());
+        let found = of(&scenario, &under_way);
         let to: Vec<_> = found.moves.iter().map(|one| one.to).collect();
         assert!(to.iter().all(|to| [2, 3].contains(to)), "{to:?}");
         assert_eq!((to.len() == 1, found.stranded.is_empty()), (moved, moved));
