@@ -422,18 +422,6 @@ impl LaneState {
         active
     }
 
-    /// The last batch of each producer that is remembered, by id: its epoch, and where it begins.
-    pub(crate) fn last_batches(&self) -> HashMap<i64, (i16, Ordinal)> {
-        let last = |producer: &Producer| {
-            let batch = producer.batches.back()?;
-            Some((producer.epoch, batch.base_ordinal))
-        };
-        let producers = self.producers.iter();
-        producers
-            .filter_map(|(id, producer)| Some((*id, last(producer)?)))
-            .collect()
-    }
-
     /// Each epoch that wrote in this lane and its first ordinal, oldest first.
     pub fn epochs(&self) -> &[(Epoch, Ordinal)] {
         &self.epochs

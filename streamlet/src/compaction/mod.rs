@@ -16,7 +16,7 @@ mod plan;
 mod replaced;
 mod ship;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -153,7 +153,9 @@ struct Pass<'a> {
     /// Makes replicas of what is rewritten, if there are to be any.
     ship: Option<&'a dyn Ship>,
     rules: Rules,
-    /// The last batch of each producer that the lane remembers: its epoch, and where it begins.
+    /// The last batch, in the groups of this pass, of each producer that the lane remembers: its epoch, and where it
+    /// begins. A later batch in an open group does not stand for it: that group may be lost, and a lane that goes on
+    /// behind the closed ones would know nothing of the producer.
     producers: HashMap<i64, (i16, Ordinal)>,
     out: Compacted,
 }
@@ -269,7 +271,7 @@ impl Streamlet {
             lane,
             ship,
             rules,
-            producers: self.last_batches(lane),
+            producers: HashMap::new(),
             out: Compacted::default(),
         };
         match pass.run(&groups, &is_aborted, spec, pace) {
@@ -318,9 +320,11 @@ impl Streamlet {
         Ok(())
     }
 
-    /// The last batch of each producer that a lane remembers, by producer: its epoch and first ordinal.
-    fn last_batches(&self, lane: LaneId) -> HashMap<i64, (i16, Ordinal)> {
-        self.of_state(lane, |state| state.last_batches())
+    /// The producers that a lane remembers.
+    fn remembered_producers(&self, lane: LaneId) -> HashSet<i64> {
+        self.of_state(lane, |state| {
+            state.producer_epochs().map(|(id, _)| id).collect()
+        })
     }
 }
 
@@ -353,14 +357,21 @@ impl Pass<'_> {
         let spill = self.spill_files(last.id());
         let mut newest = Newest::new(spec.memory, spill).breaking(spec.broken);
         let mut judge = Judge::new(self.rules, aborted);
+        let remembered = self.streamlet.remembered_producers(self.lane);
+        let mut producers = HashMap::new();
         for group in groups {
             self.each_batch(group, pace, &mut |batch, header| {
+                if remembered.contains(&header.producer_id) && !header.is_control() {
+                    let last = (header.producer_epoch, header.base_ordinal);
+                    producers.insert(header.producer_id, last);
+                }
                 let noted = judge.note(batch, header, &mut newest);
                 noted
                     .map(|_| ())
                     .map_err(|error| unwritten(group, error.into()))
             })?;
         }
+        self.producers = producers;
         let mut newest = newest
             .finish()
             .map_err(|error| unwritten(last, error.into()))?;

@@ -20,7 +20,7 @@ mod compaction {
     };
     use kera_protocol::ids::Ordinal;
     use kera_streamlet::{
-        CompactError, CompactSpec, Compacted, LaneReadError, Located, Outcome, Settings,
+        Appended, CompactError, CompactSpec, Compacted, LaneReadError, Located, Outcome, Settings,
     };
 
     use super::support::{LANE, Machine, Node, settings};
@@ -163,8 +163,14 @@ mod compaction {
     }
 
     fn append(node: &Node, dice: &mut Dice, model: &mut Model) {
-        let (mut bytes, records) = batch(dice, model, node.now_ms as i64);
         let producer = dice.below(6) as i64;
+        let appended = place(node, dice, model, producer);
+        assert_eq!(node.pump(&appended), Outcome::Durable);
+    }
+
+    /// Appends a batch of a producer, of none above 3, and makes it not durable.
+    fn place(node: &Node, dice: &mut Dice, model: &mut Model, producer: i64) -> Appended {
+        let (mut bytes, records) = batch(dice, model, node.now_ms as i64);
         let stamped = producer < 4;
         if stamped {
             let next = model.producers.get(&producer).map_or(0, |p| p.0);
@@ -176,7 +182,7 @@ mod compaction {
             write_stamp(&mut bytes, stamp);
         }
         let sent = bytes.clone();
-        let appended = node.append(0, &mut bytes);
+        let appended = node.place(0, &mut bytes).expect("an append");
         assert!(!appended.duplicate);
         if stamped {
             let header = BatchHeader::peek(&sent).expect("a header");
@@ -186,6 +192,7 @@ mod compaction {
                 .insert(producer, (next, sent, appended.base_ordinal));
         }
         model.written.extend((appended.base_ordinal..).zip(records));
+        appended
     }
 
     fn records_of(bytes: &[u8]) -> Log {
@@ -605,6 +612,35 @@ mod compaction {
             node.append(0, &mut record(b"c", Some(b"12345678")));
             close(&node);
         }
+    }
+
+    /// A group that was open during a pass is lost, and files have no footers, as replicas have none.
+    #[test]
+    fn producers_are_known_although_the_group_with_their_newest_batches_is_lost() {
+        let (mut machine, node, mut model) = some_groups(11);
+        let closed = model.clone();
+        assert!(closed.producers.len() > 1);
+        let mut dice = Dice(77);
+        for producer in closed.producers.keys() {
+            place(&node, &mut dice, &mut model, *producer);
+        }
+        let now = node.now_ms as i64;
+        let done = compact(&node, &spec(now, 1 << 20)).expect("a pass");
+        assert!(done.is_some());
+        let bytes = 2 * u64::from(node.streamlet.settings().segment_size);
+        remove_footers(&machine, bytes);
+        machine.kill(node, 0);
+        let (node, _) = machine.recover(small(AckPolicy::Synced, 2));
+        assert_same(
+            &read_all(&node).0,
+            &{
+                let mut left = closed.clone();
+                left.compact(closed_end(&node), now);
+                left.written
+            },
+            "what was closed",
+        );
+        check_producers(&node, &closed);
     }
 
     #[test]
