@@ -242,11 +242,8 @@ impl Coordinator {
         let mut listed = request.leases;
         listed.sort_unstable();
         let member = &self.state.groups[name].members[&request.member];
-        let lost = listed
-            .iter()
-            .filter(|lease| !member.leases.contains(lease))
-            .copied()
-            .collect();
+        let lost = listed.iter().filter(|lease| !member.leases.contains(lease));
+        let mut lost: Vec<u64> = lost.copied().collect();
         // Leases that the member does not know although they were granted a while ago: their
         // grant was lost on its way.
         let grace_ms = u64::from(member.session_ms / 3);
@@ -269,6 +266,8 @@ impl Coordinator {
             }
         }
         let any_forgotten = !forgotten.is_empty();
+        // The grant may have arrived since this was sent.
+        lost.extend_from_slice(&forgotten);
         if any_forgotten {
             self.emit(
                 step,

@@ -7,6 +7,17 @@ use crate::group::{AckPolicy, Group};
 use crate::place::Place;
 use crate::sync::Arc;
 
+/// What became of fetching a closed group's file, which is damaged or gone, from another replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mending {
+    /// What another replica has is in the file's place.
+    Done,
+    /// Not now: a broker that may have the group whole does not answer, or what decides about it does not.
+    NotYet,
+    /// Each broker that has a replica has answered, and none has it whole; or what is missing was given up.
+    Nowhere,
+}
+
 /// Makes the replicas of a streamlet's groups; the streamlet calls it.
 pub trait Copies: Send + Sync {
     /// The id of the lane's next group, which promises `ack` for its life; each is handed out once, and used
@@ -21,9 +32,8 @@ pub trait Copies: Send + Sync {
     fn deleted(&self, groups: &[(GroupId, Epoch, u32)]);
 
     /// Fetches the file of a closed group, which is damaged or gone, from another replica that is whole,
-    /// and puts it where the file lies. False if there is none that can be had now. Called on a
-    /// thread that may wait, without any lock.
-    fn mend(&self, group: GroupId) -> bool;
+    /// and puts it where the file lies. Called on a thread that may wait, without any lock.
+    fn mend(&self, group: GroupId) -> Mending;
 
     /// The stream is deleted: nothing more is acknowledged. Must not wait.
     fn abandon(&self);

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec, MadeFile};
-use kera_log_segments::replicas::{Copies, GroupOwner};
+use kera_log_segments::replicas::{Copies, GroupOwner, Mending};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
@@ -51,8 +51,8 @@ impl Streamlet {
         self.copies.get().is_some() && group.lane_head().is_none() && group.is_frozen()
     }
 
-    /// Fetches a closed group's file anew and reads that from now on; false if no copy could be had.
-    pub(crate) fn mend(&self, lane: LaneId, group: &Arc<Group>) -> bool {
+    /// Fetches a closed group's file anew and reads that from now on.
+    pub(crate) fn mend(&self, lane: LaneId, group: &Arc<Group>) -> Mending {
         // One at a time: whoever comes second finds it done.
         let _one_at_a_time = self.mending.lock();
         let is_current = |inner: &Inner| {
@@ -61,14 +61,15 @@ impl Streamlet {
         };
         match is_current(&self.inner.lock()) {
             Some(true) => {}
-            Some(false) => return true,
-            None => return false,
+            Some(false) => return Mending::Done,
+            None => return Mending::Nowhere,
         }
         let Some(copies) = self.copies.get() else {
-            return false;
+            return Mending::Nowhere;
         };
-        if !copies.mend(group.id()) {
-            return false;
+        let mending = copies.mend(group.id());
+        if mending != Mending::Done {
+            return mending;
         }
         let fresh = Group::closed(
             group.spec().clone(),
@@ -85,7 +86,7 @@ impl Streamlet {
             slot.groups.insert(group.id(), fresh);
             // Where it was damaged, not all ends in it were found.
             slot.ends.clear();
-            return true;
+            return Mending::Done;
         }
         drop(inner);
         // Trimmed meanwhile: the file is nobody's.
@@ -95,7 +96,7 @@ impl Streamlet {
         {
             tracing::warn!(file = %path.display(), %error, "a file that no longer counts could not be removed");
         }
-        false
+        Mending::Nowhere
     }
 
     /// A closed group of which nothing is left is given up: readers pass it by, and its record, which says where the lane
@@ -156,7 +157,8 @@ impl Streamlet {
     /// thread that may wait.
     pub fn fetch_again(&self, lane: LaneId, group: GroupId) -> bool {
         let found = self.group(lane, group);
-        found.is_some_and(|group| self.is_mendable(&group) && self.mend(lane, &group))
+        let found = found.filter(|group| self.is_mendable(group));
+        found.is_some_and(|group| self.mend(lane, &group) == Mending::Done)
     }
 }
 

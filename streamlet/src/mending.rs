@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 
 use kera_log_segments::group::Group;
 use kera_log_segments::read::ReadError;
+use kera_log_segments::replicas::Mending;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
 
@@ -145,8 +146,10 @@ impl Streamlet {
                 return Err(error);
             }
             tell(&group, damage);
-            if !self.mend(lane, &group) {
-                return Err(error);
+            match self.mend(lane, &group) {
+                Mending::Done => {}
+                Mending::NotYet => return Err(error.awaited()),
+                Mending::Nowhere => return Err(error),
             }
             last = Some(group.id());
         }

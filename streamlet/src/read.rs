@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use bytes::Bytes;
 use kera_log_segments::group::Group;
 use kera_log_segments::read::{ReadError, ReadSpec};
+use kera_log_segments::replicas::Mending;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
@@ -103,9 +104,27 @@ pub enum LaneReadError {
         /// The file, and what the system said.
         cause: String,
     },
+    /// The bytes here could not be read, and it is not known yet whether another broker has them whole; try again.
+    #[error(
+        "{error}; a broker that may have it whole does not answer: bring it back, or see `kera stream recover`"
+    )]
+    Awaited {
+        /// What is wrong here.
+        error: ReadError,
+    },
     /// The bytes could not be read.
     #[error(transparent)]
     Group(#[from] ReadError),
+}
+
+impl LaneReadError {
+    /// The same where what another broker has may end it.
+    pub(crate) fn awaited(self) -> Self {
+        match self {
+            Self::Group(error) => Self::Awaited { error },
+            other => other,
+        }
+    }
 }
 
 /// What a lane holds at a moment.
@@ -203,8 +222,11 @@ impl Streamlet {
                     }
                     tell(&group, &error);
                     mended = true;
-                    if !self.mend(spec.lane, &group) {
-                        return Err(error.into());
+                    let error = LaneReadError::from(error);
+                    match self.mend(spec.lane, &group) {
+                        Mending::Done => {}
+                        Mending::NotYet => return Err(error.awaited()),
+                        Mending::Nowhere => return Err(error),
                     }
                     continue;
                 }

@@ -4,7 +4,7 @@
 mod support;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use kera_log_segments::group::{AckPolicy, Group};
@@ -13,6 +13,7 @@ use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::CHUNK_BYTES;
 use kera_log_segments::read::ReadError;
+use kera_log_segments::replicas::Mending;
 use kera_log_segments::scan::read_mark;
 use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
@@ -33,6 +34,8 @@ struct Elsewhere {
     begun: Mutex<Vec<Arc<Group>>>,
     kept: Mutex<Vec<(GroupId, Vec<u8>)>>,
     asked: AtomicU64,
+    /// Who may have what is not kept does not answer.
+    is_away: AtomicBool,
     shipping: Arc<dyn Shipping>,
 }
 
@@ -53,6 +56,7 @@ impl Elsewhere {
             begun: Mutex::default(),
             kept: Mutex::default(),
             asked: AtomicU64::new(0),
+            is_away: AtomicBool::new(false),
             shipping: Arc::new(Still),
         })
     }
@@ -86,11 +90,14 @@ impl Copies for Elsewhere {
 
     fn deleted(&self, _: &[(GroupId, Epoch, u32)]) {}
 
-    fn mend(&self, group: GroupId) -> bool {
+    fn mend(&self, group: GroupId) -> Mending {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let kept = self.kept.lock().expect("copies");
         let Some((_, bytes)) = kept.iter().find(|(kept, _)| *kept == group) else {
-            return false;
+            return match self.is_away.load(Ordering::SeqCst) {
+                true => Mending::NotYet,
+                false => Mending::Nowhere,
+            };
         };
         let begun = self.begun.lock().expect("groups");
         let known = begun.iter().find(|known| known.id() == group);
@@ -100,7 +107,7 @@ impl Copies for Elsewhere {
         let file = file.expect("a new file");
         let written = file.write_vectored_at(&[std::io::IoSlice::new(bytes)], 0);
         written.expect("it is written");
-        true
+        Mending::Done
     }
 
     fn abandon(&self) {}
@@ -739,4 +746,28 @@ fn what_nobody_else_has_is_told_as_damaged() {
     assert!(node.streamlet.find_time(LANE, 0).is_err());
     assert!(node.streamlet.batch_boundary(LANE, 0, 1, 6).is_err());
     assert_eq!(elsewhere.asked(), 2, "each time anew");
+}
+
+/// What is missing may be whole at a broker that is away: nobody is told that it is damaged before that is known.
+#[test]
+fn what_a_broker_may_have_that_does_not_answer_is_waited_for() {
+    let mut machine = Machine::fault(4);
+    let (node, elsewhere) = robbed(&mut machine, false);
+    elsewhere.is_away.store(true, Ordering::SeqCst);
+    let from = Located {
+        ordinal: 0,
+        at: None,
+    };
+    let is_awaited = |error| matches!(error, LaneReadError::Awaited { .. });
+    assert!(node.streamlet.find_time(LANE, 0).is_err_and(is_awaited));
+    let boundary = node.streamlet.batch_boundary(LANE, 0, 1, 6);
+    assert!(boundary.is_err_and(is_awaited));
+    let read = node.read_at(LANE, from, 1 << 20, u64::MAX);
+    assert!(read.is_err_and(is_awaited));
+    elsewhere.is_away.store(false, Ordering::SeqCst);
+    let read = node.read_at(LANE, from, 1 << 20, u64::MAX);
+    assert!(
+        read.is_err_and(|error| !is_awaited(error)),
+        "it is known now"
+    );
 }

@@ -257,7 +257,7 @@ pub(crate) fn code_of(error: &LaneReadError, is_replicated: bool) -> ErrorCode {
         LaneReadError::UnknownLane { .. } => ErrorCode::UnknownLane,
         LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
         LaneReadError::Deleted => ErrorCode::UnknownStream,
-        LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
+        LaneReadError::NotRecovered | LaneReadError::Awaited { .. } => ErrorCode::NotEnoughCopies,
         LaneReadError::Unreadable { .. } => ErrorCode::StorageError,
         LaneReadError::NotOwner => ErrorCode::NotOwner,
         LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,

@@ -322,6 +322,8 @@ fn header<'a>((key, value): (&'a str, &'a str)) -> Header<'a> {
 
 #[cfg(test)]
 mod tests {
+    use kera_log_segments::read::ReadError;
+
     use super::*;
 
     const ROOM: Room = Room {
@@ -478,6 +480,14 @@ mod tests {
         let later = [
             LaneReadError::NotOwner,
             LaneReadError::NotRecovered,
+            LaneReadError::Awaited {
+                error: ReadError::Damaged {
+                    file: "1.0.log".into(),
+                    offset: 0,
+                    ordinal: 0,
+                    reason: "the data ends here".into(),
+                },
+            },
             LaneReadError::Unreadable {
                 cause: "a file".into(),
             },

@@ -123,6 +123,9 @@ pub(crate) struct Group {
     session: Mutex<Session>,
     held: Held,
     rejoining: tokio::sync::Mutex<()>,
+    /// Held from when a heartbeat lists the leases until it is answered, and while new ones are taken over: the coordinator
+    /// takes a lease that was granted a while ago, and that a heartbeat does not list, for forgotten.
+    pub(super) listing: tokio::sync::Mutex<()>,
     pub(super) leases: Mutex<LeaseTable>,
     /// Taken before `leases` by whoever changes what is read, so that no lease is read twice.
     pub(super) reading: Mutex<()>,
@@ -163,6 +166,7 @@ impl Group {
                 doubted: Mutex::default(),
             },
             rejoining: tokio::sync::Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
             reading: Mutex::default(),
             waiters: CommitWaiters::default(),

@@ -47,6 +47,7 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
 
 /// One sign of life, and what is heard of leases.
 pub(super) async fn heartbeat(group: &Group, session: &Session) -> Result<(), RpcError> {
+    let _listing = group.listing.lock().await;
     // An attempt that failed may be the one that the coordinator has heard of.
     let asked = Instant::now();
     let reply = group
@@ -90,23 +91,32 @@ pub(super) async fn acquires(group: Arc<Group>) {
             .client
             .group_call(&group.settings.group, ACQUIRE_WITHIN, request)
             .await;
-        match answer {
-            Ok(reply) => match still_held(&group, &session.member, asked, reply.leases).await {
-                Ok(leases) => {
-                    attempt = 0;
-                    group.granted(session.life, leases);
-                }
-                Err(error) => {
-                    group.recover(error, session.epoch, attempt).await;
-                    attempt += 1;
-                }
-            },
+        let taken_over = match answer {
+            Ok(reply) => take_over(&group, &session, asked, reply.leases).await,
+            Err(error) => Err(error),
+        };
+        match taken_over {
+            Ok(()) => attempt = 0,
             Err(error) => {
                 group.recover(error, session.epoch, attempt).await;
                 attempt += 1;
             }
         }
     }
+}
+
+/// Takes over leases that were asked for then.
+async fn take_over(
+    group: &Group,
+    session: &Session,
+    asked: Instant,
+    granted: Vec<v1::Lease>,
+) -> Result<(), RpcError> {
+    // A heartbeat on its way does not list them: what it made of them is known once it is answered.
+    let _listing = group.listing.lock().await;
+    let leases = still_held(group, &session.member, asked, granted).await?;
+    group.granted(session.life, leases);
+    Ok(())
 }
 
 /// Those of some leases that the coordinator still counts as ours. It takes a lease that heartbeats do not list for one

@@ -282,7 +282,9 @@ fn failed(
         LaneReadError::UnknownLane { .. } | LaneReadError::Deleted => {
             ResponseError::UnknownTopicOrPartition
         }
-        LaneReadError::NotRecovered | LaneReadError::NotOwner => ResponseError::NotLeaderOrFollower,
+        LaneReadError::NotRecovered | LaneReadError::Awaited { .. } | LaneReadError::NotOwner => {
+            ResponseError::NotLeaderOrFollower
+        }
         LaneReadError::Group(ReadError::Damaged { .. }) => ResponseError::CorruptMessage,
         // Clients ask for ever, without a word, after an error of the storage.
         LaneReadError::Group(error) if error.is_lasting() && !target.streamlet.has_copies() => {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
-use kera_log_segments::replicas::{Copies, GroupOwner};
+use kera_log_segments::replicas::{Copies, GroupOwner, Mending};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use parking_lot::Mutex;
 
@@ -27,7 +27,7 @@ pub struct StreamletLanes {
     /// The least id that was never given out.
     next_group: Arc<AtomicU64>,
     lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
-    mend: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
+    mend: Box<dyn Fn(GroupId) -> Mending + Send + Sync>,
 }
 
 impl StreamletLanes {
@@ -39,7 +39,7 @@ impl StreamletLanes {
         streamlet: Weak<dyn GroupOwner>,
         next_group: GroupId,
         clock: fn() -> u64,
-        mend: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
+        mend: Box<dyn Fn(GroupId) -> Mending + Send + Sync>,
     ) -> Self {
         Self {
             primary,
@@ -135,7 +135,7 @@ impl Copies for StreamletLanes {
         }));
     }
 
-    fn mend(&self, group: GroupId) -> bool {
+    fn mend(&self, group: GroupId) -> Mending {
         (self.mend)(group)
     }
 

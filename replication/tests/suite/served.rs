@@ -16,6 +16,7 @@ use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::replicas::Mending;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, GroupId, GroupKey, LaneId};
 use kera_records::{GroupRecord, Transaction, Write};
@@ -160,7 +161,7 @@ impl Served {
                 groups_of,
                 next,
                 clock,
-                Box::new(|_| false),
+                Box::new(|_| Mending::Nowhere),
             ),
             newest: Mutex::default(),
             model: model.clone(),
@@ -470,7 +471,7 @@ impl Copies for LaneCopies {
         self.lanes.deleted(groups);
     }
 
-    fn mend(&self, group: GroupId) -> bool {
+    fn mend(&self, group: GroupId) -> Mending {
         self.lanes.mend(group)
     }
 

@@ -123,7 +123,11 @@ impl Member {
             });
             match known {
                 Some((ordinal, key, number)) => {
-                    self.shared.keys.got(lease, ordinal, key, number);
+                    if !self.shared.keys.got(lease, ordinal, key, number) {
+                        os::log(&format!(
+                            "COMPLAINT record {number} of key {key} came at ordinal {ordinal} under lease {lease}"
+                        ));
+                    }
                 }
                 None => self.shared.load.complain(format!(
                     "a record by key of lane {} after ordinal {} is none that was written",

@@ -45,8 +45,8 @@ impl Keys {
     /// A member got a record, at an ordinal of the lane of its lease.
     ///
     /// Under one lease each record follows the one before. The first one under a lease follows what its last holder
-    /// committed, or somebody asked to have committed.
-    pub fn got(&self, lease: u64, ordinal: u64, key: u64, number: u64) {
+    /// committed, or somebody asked to have committed. False if that is not so.
+    pub fn got(&self, lease: u64, ordinal: u64, key: u64, number: u64) -> bool {
         let mut book = self.0.lock();
         book.deliveries += 1;
         let progress = book.keys.entry(key).or_default();
@@ -64,6 +64,7 @@ impl Keys {
             }
             None => None,
         };
+        let is_right = wrong.is_none();
         if let Some(wrong) = wrong {
             book.findings.push(format!(
                 "record {number} of key {key} came under lease {lease} at ordinal {ordinal}: {wrong}"
@@ -72,6 +73,7 @@ impl Keys {
         }
         let of_lease = book.leases.entry(lease).or_default();
         of_lease.insert(ordinal, (key, number));
+        is_right
     }
 
     /// A commit of what is below an ordinal is about to be asked for.

@@ -16,7 +16,7 @@ mod plan;
 mod replaced;
 mod ship;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use kera_log_segments::sync::Arc;
 use kera_protocol::batch::{BatchHeader, batches, emptied};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 
+use crate::producers::REMEMBERED_BATCHES;
 use crate::read::LaneReadError;
 use crate::recorder::RecordError;
 use crate::streamlet::{LaneSlot, Streamlet};
@@ -36,6 +37,9 @@ use left::{Aborted, Judge, Left, Rules};
 use newest::{Newest, SpillFiles};
 pub(crate) use replaced::Replaced;
 pub use ship::{Ship, ShipError, Shipped};
+
+/// A producer that was silent for so long sends no batch again: clients give records up sooner, Kafka's after 2 minutes.
+const SENT_AGAIN_WITHIN_MS: u64 = 15 * 60 * 1000;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -153,10 +157,8 @@ struct Pass<'a> {
     /// Makes replicas of what is rewritten, if there are to be any.
     ship: Option<&'a dyn Ship>,
     rules: Rules,
-    /// The last batch, in the groups of this pass, of each producer that the lane remembers: its epoch, and where it
-    /// begins. A later batch in an open group does not stand for it: that group may be lost, and a lane that goes on
-    /// behind the closed ones would know nothing of the producer.
-    producers: HashMap<i64, (i16, Ordinal)>,
+    /// What the groups of this pass tell of each producer that the lane remembers.
+    producers: HashMap<i64, LastBatches>,
     out: Compacted,
 }
 
@@ -320,10 +322,18 @@ impl Streamlet {
         Ok(())
     }
 
-    /// The producers that a lane remembers.
-    fn remembered_producers(&self, lane: LaneId) -> HashSet<i64> {
+    /// The producers that a lane remembers, without batches.
+    fn remembered_producers(&self, lane: LaneId, now_ms: i64) -> HashMap<i64, LastBatches> {
+        let recent = u64::try_from(now_ms)
+            .unwrap_or(0)
+            .saturating_sub(SENT_AGAIN_WITHIN_MS);
         self.of_state(lane, |state| {
-            state.producer_epochs().map(|(id, _)| id).collect()
+            let ids = state.producer_epochs().map(|(id, _)| id);
+            let of_each = ids.map(|id| {
+                let is_recent = state.last_ms(id) >= Some(recent);
+                (id, LastBatches::none(is_recent))
+            });
+            of_each.collect()
         })
     }
 }
@@ -357,13 +367,11 @@ impl Pass<'_> {
         let spill = self.spill_files(last.id());
         let mut newest = Newest::new(spec.memory, spill).breaking(spec.broken);
         let mut judge = Judge::new(self.rules, aborted);
-        let remembered = self.streamlet.remembered_producers(self.lane);
-        let mut producers = HashMap::new();
+        let mut producers = self.streamlet.remembered_producers(self.lane, spec.now_ms);
         for group in groups {
             self.each_batch(group, pace, &mut |batch, header| {
-                if remembered.contains(&header.producer_id) && !header.is_control() {
-                    let last = (header.producer_epoch, header.base_ordinal);
-                    producers.insert(header.producer_id, last);
+                if let Some(last) = producers.get_mut(&header.producer_id) {
+                    last.note(header);
                 }
                 let noted = judge.note(batch, header, &mut newest);
                 noted
@@ -554,10 +562,51 @@ struct Made {
     spec: GroupSpec,
 }
 
+/// The last batches of a producer in closed groups, which stay for what they say of it, if need be without records: a
+/// lane whose owner is gone knows from them which batches it has.
+///
+/// Later ones in an open group do not stand for them: that group may be lost.
+struct LastBatches {
+    epoch: i16,
+    /// Where they begin, oldest first.
+    ordinals: VecDeque<Ordinal>,
+    /// That many stay.
+    most: usize,
+}
+
+impl LastBatches {
+    /// Of one that was not silent for long each batch may be sent again that the lane remembers; of others none is.
+    fn none(is_recent: bool) -> Self {
+        Self {
+            epoch: 0,
+            ordinals: VecDeque::new(),
+            most: if is_recent { REMEMBERED_BATCHES } else { 1 },
+        }
+    }
+
+    fn note(&mut self, header: &BatchHeader) {
+        if header.is_control() {
+            return;
+        }
+        if self.epoch != header.producer_epoch {
+            self.epoch = header.producer_epoch;
+            self.ordinals.clear();
+        }
+        if self.ordinals.len() == self.most {
+            self.ordinals.pop_front();
+        }
+        self.ordinals.push_back(header.base_ordinal);
+    }
+
+    fn has(&self, header: &BatchHeader) -> bool {
+        self.epoch == header.producer_epoch && self.ordinals.contains(&header.base_ordinal)
+    }
+}
+
 /// Whether a lane needs a batch for what it says of its producer.
-fn is_needed(producers: &HashMap<i64, (i16, Ordinal)>, header: &BatchHeader) -> bool {
-    header.is_idempotent()
-        && producers.get(&header.producer_id) == Some(&(header.producer_epoch, header.base_ordinal))
+fn is_needed(producers: &HashMap<i64, LastBatches>, header: &BatchHeader) -> bool {
+    let last = producers.get(&header.producer_id);
+    header.is_idempotent() && last.is_some_and(|last| last.has(header))
 }
 
 fn write_left(

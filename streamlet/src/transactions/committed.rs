@@ -10,6 +10,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use kera_log_segments::group::Group;
 use kera_log_segments::read::ReadError;
+use kera_log_segments::replicas::Mending;
 use kera_log_segments::sync::Arc;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
@@ -342,8 +343,12 @@ impl Streamlet {
             return as_it_is(error);
         }
         tell(group, &error);
-        let mended = self.mend(lane, group).then(|| self.group(lane, group.id()));
-        let Some(group) = mended.flatten() else {
+        let mended = match self.mend(lane, group) {
+            Mending::Done => self.group(lane, group.id()),
+            Mending::NotYet => return Err(LaneReadError::Awaited { error }),
+            Mending::Nowhere => None,
+        };
+        let Some(group) = mended else {
             return as_it_is(error);
         };
         let (ends, _) = GroupEnds::of(&group)?;

@@ -5,10 +5,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use kera_log_segments::replicas::GroupOwner;
+use kera_log_segments::replicas::{GroupOwner, Mending};
 use kera_metadata::{GroupKey, GroupRecord, LostRecords, MetadataError, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_replication::ids::CopyId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
 use kera_replication::runtime::off;
@@ -117,8 +117,27 @@ struct OwnFile {
 /// An attempt to fetch a group that did not bring all of it.
 struct Failed {
     at: Instant,
+    why: Why,
+}
+
+/// Why a group is not whole here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
     /// All that it lacks was given up.
-    is_given_up: bool,
+    GivenUp,
+    /// Who may have it whole does not answer, or what decides about it: it is not known yet whether anything is lost.
+    Untold,
+    /// All who are recorded with a replica have answered.
+    Nowhere,
+}
+
+impl From<Why> for Mending {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Untold => Self::NotYet,
+            Why::GivenUp | Why::Nowhere => Self::Nowhere,
+        }
+    }
 }
 
 /// What was put in the place of a file.
@@ -133,17 +152,25 @@ enum Replaced {
 struct NotReplaced {
     /// For people.
     reason: String,
-    /// All that it lacks was given up.
-    is_given_up: bool,
-    /// It is not known yet whether anything is wrong: what decides it does not answer.
+    why: Why,
+    /// Nobody was asked yet: what decides about it does not answer.
     is_put_off: bool,
+}
+
+impl NotReplaced {
+    fn untold(reason: String) -> Self {
+        Self {
+            why: Why::Untold,
+            ..reason.into()
+        }
+    }
 }
 
 impl From<String> for NotReplaced {
     fn from(reason: String) -> Self {
         Self {
             reason,
-            is_given_up: false,
+            why: Why::Nowhere,
             is_put_off: false,
         }
     }
@@ -155,9 +182,10 @@ impl From<MetadataError> for NotReplaced {
             error,
             MetadataError::Unavailable { .. } | MetadataError::Overloaded { .. }
         );
+        let untold = Self::untold(error.to_string());
         Self {
             is_put_off: is_away,
-            ..error.to_string().into()
+            ..untold
         }
     }
 }
@@ -167,18 +195,18 @@ impl From<RecvTimeoutError> for NotReplaced {
         match error {
             RecvTimeoutError::Timeout => Self {
                 is_put_off: true,
-                ..format!("it takes longer than {MEND_WITHIN:?}").into()
+                ..Self::untold(format!("it takes longer than {MEND_WITHIN:?}"))
             },
-            RecvTimeoutError::Disconnected => String::from("this broker stops").into(),
+            RecvTimeoutError::Disconnected => Self::untold("this broker stops".into()),
         }
     }
 }
 
 impl OwnFile {
     /// Fetches a closed group from another replica; see [`Copies::mend`](kera_streamlet::Copies::mend).
-    fn fetch(&self, group: GroupId) -> bool {
+    fn fetch(&self, group: GroupId) -> Mending {
         let Some(streamlet) = self.streamlet.upgrade() else {
-            return false;
+            return Mending::NotYet;
         };
         let streamlet_key = streamlet.key();
         let is_accepted = self.waiting.accepted(streamlet_key, group).is_some();
@@ -186,7 +214,7 @@ impl OwnFile {
             && failed.at.elapsed() < MEND_AGAIN
             && !is_accepted
         {
-            return false;
+            return failed.why.into();
         }
         let key = streamlet_key.group(group);
         let (told, outcome) = std::sync::mpsc::sync_channel(1);
@@ -206,15 +234,15 @@ impl OwnFile {
         match outcome.unwrap_or_else(|error| Err(error.into())) {
             Ok(Replaced::Whole) => {
                 self.failed.lock().remove(&group);
-                true
+                Mending::Done
             }
             Ok(Replaced::InPart) => {
-                self.note(group, false);
-                true
+                self.note(group, Why::Untold);
+                Mending::Done
             }
             Err(NotReplaced {
                 reason,
-                is_given_up,
+                why,
                 is_put_off,
             }) => {
                 match is_put_off {
@@ -225,18 +253,18 @@ impl OwnFile {
                         tracing::error!(streamlet = %streamlet_key, %group, error = reason, "a damaged group could not be fetched from another replica")
                     }
                 }
-                self.note(group, is_given_up);
-                false
+                self.note(group, why);
+                why.into()
             }
         }
     }
 
     /// Notes that a group was not fetched, or not all of it.
-    fn note(&self, group: GroupId, is_given_up: bool) {
+    fn note(&self, group: GroupId, why: Why) {
         let mut failed = self.failed.lock();
         failed.retain(|_, failed| failed.at.elapsed() < MEND_AGAIN);
         let at = Instant::now();
-        failed.insert(group, Failed { at, is_given_up });
+        failed.insert(group, Failed { at, why });
     }
 }
 
@@ -293,7 +321,7 @@ impl Replacing {
                 self.waiting.lacks_no_more(streamlet.key(), key.group);
                 return Ok(Replaced::Whole);
             }
-            Err(NotFetched::Untold(reason)) => return Err(reason.into()),
+            Err(NotFetched::Untold(reason)) => return Err(NotReplaced::untold(reason)),
             // Nothing is lost: other brokers have it.
             Err(NotFetched::Blocked(reason)) => {
                 self.waiting
@@ -318,12 +346,19 @@ impl Replacing {
             // Its file has all else.
             self.waiting.lacks_no_more(streamlet.key(), key.group);
             return Err(NotReplaced {
-                is_given_up: true,
+                why: Why::GivenUp,
                 ..reason.into()
             });
         }
         self.waiting.lacks(&record, lost, reason.clone());
-        Err(format!("{reason}; `kera stream recover` tells of it").into())
+        let reason = format!("{reason}; `kera stream recover` tells of it");
+        let alive = self.primary.peers();
+        let is_away = |holder: BrokerId| holder != me && !alive.contains(&holder);
+        Err(match record.copies.iter().any(|c| is_away(c.broker)) {
+            // What it has may end this: who reads tries again until it is back, or the loss is accepted.
+            true => NotReplaced::untold(reason),
+            false => reason.into(),
+        })
     }
 
     async fn store(&self, changed: Option<GroupRecord>) -> Result<(), String> {
@@ -371,10 +406,9 @@ impl Mend for OwnFile {
             let fetch = move || Ok::<_, String>(streamlet.fetch_again(lane, group));
             if blocking(fetch).await != Ok(true) {
                 let failed = failed.lock();
-                let is_given_up = failed.get(&group).is_some_and(|failed| failed.is_given_up);
-                return match is_given_up {
-                    true => Mended::GivenUp,
-                    false => Mended::No,
+                return match failed.get(&group).map(|failed| failed.why) {
+                    Some(Why::GivenUp) => Mended::GivenUp,
+                    _ => Mended::No,
                 };
             }
             // A part is no replica: what its store has may be worth more to others.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use kera_log_segments::group::AckPolicy;
-use kera_log_segments::replicas::GroupOwner;
+use kera_log_segments::replicas::{GroupOwner, Mending};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, StreamletKey};
 use kera_records::Transaction;
@@ -157,7 +157,14 @@ pub(crate) fn append_small(times: u64) {
     };
     let primary = primary(&bench, runtime.handle().clone());
     let owner = Arc::downgrade(&owner);
-    let lanes = StreamletLanes::new(primary, spec, owner, GroupId(1), || 1, Box::new(|_| false));
+    let lanes = StreamletLanes::new(
+        primary,
+        spec,
+        owner,
+        GroupId(1),
+        || 1,
+        Box::new(|_| Mending::Nowhere),
+    );
     bench.streamlet.serve(Arc::new(lanes));
     let mut batch = batch(1 << 10, 1);
     let mut header = BatchHeader::peek(&batch).expect("a batch");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
 use kera_log_segments::io::OpenHow;
+use kera_log_segments::replicas::Mending;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, LaneId};
 use kera_records::{GroupRecord, Replica};
@@ -29,8 +30,11 @@ impl Copies for Elsewhere {
     }
     fn begin(&self, _: LaneId, _: &Arc<Group>) {}
     fn deleted(&self, _: &[(GroupId, Epoch, u32)]) {}
-    fn mend(&self, group: GroupId) -> bool {
-        self.fetch.as_ref().is_some_and(|fetch| fetch(group))
+    fn mend(&self, group: GroupId) -> Mending {
+        match &self.fetch {
+            Some(fetch) if fetch(group) => Mending::Done,
+            _ => Mending::Nowhere,
+        }
     }
     fn abandon(&self) {}
 }
