@@ -60,7 +60,9 @@ pub(crate) fn append_code(error: &AppendError, version: i16) -> i16 {
         AppendError::StaleLanes { .. } | AppendError::NotOwner => Kafka::NotLeaderOrFollower,
         AppendError::Sequence(SequenceError::Gap { .. }) => Kafka::OutOfOrderSequenceNumber,
         AppendError::Sequence(SequenceError::Fenced { .. }) => Kafka::InvalidProducerEpoch,
-        AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
+        AppendError::Sequence(SequenceError::Unknown { .. } | SequenceError::Lost { .. }) => {
+            Kafka::UnknownProducerId
+        }
         AppendError::Sequence(SequenceError::TooMany { .. }) => Kafka::PolicyViolation,
         AppendError::Sequence(SequenceError::Transaction(error)) => match error {
             // As with Kafka: clients send the batch again soon.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use kera_protocol::error::ErrorCode;
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::{DataConnection, RpcError};
 
@@ -72,9 +72,18 @@ impl Shared {
             // room for it after the broker has said that it is not stored. Under another epoch it could be
             // stored beside that, and nobody can tell any more. Of what has no attempt on its way nothing can
             // come, nor of what is behind it.
-            Again::Gap if state.broken && front.uncertain => {
+            //
+            // Where the broker no longer knows the producer, nobody can tell either.
+            Again::Gap | Again::UnknownProducer
+                if front.uncertain && (state.broken || why == Again::UnknownProducer) =>
+            {
                 let error = match state.last_error.clone() {
                     Some(refused) => ProduceError::Uncertain(refused),
+                    // What was told of the one before it was told of this one, too.
+                    None if why == Again::UnknownProducer => {
+                        let text = "its owner does not know this producer's batch any more";
+                        ProduceError::Uncertain(WireError::new(ErrorCode::UnknownProducer, text))
+                    }
                     None => self.timeout(true, None),
                 };
                 front.status = Status::Done(Err(error));
@@ -91,13 +100,6 @@ impl Shared {
             Again::Gap => {
                 self.fail_lane(state, finished);
                 return (Next::Leave, None);
-            }
-            Again::UnknownProducer if front.uncertain => {
-                // It may be stored, and nobody can tell any more.
-                let last = state.last_error.as_ref().map(ToString::to_string);
-                front.status = Status::Done(Err(self.timeout(true, last.as_deref())));
-                state.pop_done(finished);
-                return (Next::Later, None);
             }
             Again::UnknownProducer => {
                 if !go_on_anew(slot, state) {

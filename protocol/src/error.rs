@@ -121,7 +121,7 @@ error_codes! {
     TooManyConnections = 32, "TOO_MANY_CONNECTIONS", true, NotPlaced;
     /// A defect in the broker; its log has the details.
     Internal = 33, "INTERNAL", false, MayBePlaced;
-    /// Too few replicas of the streamlet can be reached: an append waited in vain, or the streamlet is not recovered yet. Send again; an append may still take effect.
+    /// Too few replicas of the streamlet can be reached: an append waited in vain, the streamlet is not recovered yet, or what is damaged here may be whole at a broker that does not answer. Send again; an append may still take effect.
     NotEnoughCopies = 34, "NOT_ENOUGH_COPIES", true, MayBePlaced;
     /// This broker does not coordinate the consumer group; look its coordinator up and ask there.
     NotCoordinator = 35, "NOT_COORDINATOR", true, NotPlaced;

@@ -152,7 +152,12 @@ async fn describe(load: &Load, stream: u32) -> Option<Vec<v1::LaneDescription>> 
         let ends = groups.iter().map(|group| group.end_ordinal);
         let firsts = groups.iter().map(|group| group.first_ordinal);
         let gaps = [start].into_iter().chain(ends).zip(firsts.chain([head]));
-        for (from, to) in gaps.filter(|(from, to)| from < to) {
+        // A state from before a trim may know groups on both sides of what the trim has removed.
+        let removed = match load.was_put_back() {
+            true => load.trimmed(lane),
+            false => 0,
+        };
+        for (from, to) in gaps.filter(|(from, to)| from < to && *to > removed) {
             load.record(Event::OrdinalGap { lane, from, to });
         }
         if start > 0 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_history::{Event, FailureOutcome, Lane, Record, payload};
-use kera_producer::{Delivery, ProduceError, Producer, Record as NewRecord};
+use kera_producer::{Delivery, ErrorCode, ProduceError, Producer, Record as NewRecord};
 use kera_protocol::partition::lane_of;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::sleep;
@@ -97,6 +97,7 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
     }
     if let Err(error) = producer.flush().await
         && !plan.gives_up()
+        && !is_lost_by_restore(&load, &error)
     {
         load.complain(format!("producer {number} cannot flush: {error}"));
     }
@@ -104,7 +105,9 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
     if acker.await.is_err() {
         load.complain(format!("the task of producer {number} panicked"));
     }
-    if let Err(error) = producer.close().await {
+    if let Err(error) = producer.close().await
+        && !is_lost_by_restore(&load, &error)
+    {
         load.complain(format!("producer {number} cannot close: {error}"));
     }
     sent
@@ -140,7 +143,8 @@ async fn acknowledge(load: Arc<Load>, number: u32, mut deliveries: Receiver<(Rec
                     ProduceError::Timeout { .. } | ProduceError::Uncertain(_)
                 );
                 given_up += u64::from(late);
-                if !plan.gives_up() || !late {
+                let is_given_up = plan.gives_up() && late;
+                if !is_given_up && !is_lost_by_restore(&load, &error) {
                     load.complain(format!("record {record} was given up: {error}"));
                 }
             }
@@ -149,4 +153,11 @@ async fn acknowledge(load: Arc<Load>, number: u32, mut deliveries: Receiver<(Rec
     if given_up > 0 {
         os::log(&format!("producer {number} gave {given_up} records up"));
     }
+}
+
+/// Whether nobody can tell what became of a batch, as its owner knows nothing of its producer any more: what was appended and not yet
+/// acknowledged may be lost with the newest states of the metadata store.
+fn is_lost_by_restore(load: &Load, error: &ProduceError) -> bool {
+    let is_of_memory = matches!(error, ProduceError::Uncertain(refused) if refused.code == ErrorCode::UnknownProducer);
+    load.was_put_back() && is_of_memory
 }

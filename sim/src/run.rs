@@ -174,7 +174,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     if let Some(shared) = shared.clone() {
         let draining = shared.clone();
         let drain = on_own(LAST, "drain", move || shares::drain(draining));
-        join_all(&mut faults, &load, vec![drain], "the share group");
+        // Its members may take few records at a time, and long for each; who stands still is told of sooner.
+        let drain = vec![drain];
+        join_within(4 * PATIENCE, &mut faults, &load, drain, "the share group");
         if shared.plan().dead_letters {
             let reading = shared.clone();
             let read = on_own(LAST, "letters", move || shares::read_letters(reading));
@@ -401,7 +403,23 @@ fn keep_leases(brokers: &Arc<Brokers>, store: &Arc<Store>, over: &Arc<AtomicBool
 
 /// Waits for clients; whoever does not end in time is a finding.
 fn join_all<T>(faults: &mut Faults, load: &Load, threads: Vec<JoinHandle<T>>, who: &str) -> Vec<T> {
-    let until = os::now() + PATIENCE + Duration::from_secs(60);
+    join_within(
+        PATIENCE + Duration::from_secs(60),
+        faults,
+        load,
+        threads,
+        who,
+    )
+}
+
+fn join_within<T>(
+    patience: Duration,
+    faults: &mut Faults,
+    load: &Load,
+    threads: Vec<JoinHandle<T>>,
+    who: &str,
+) -> Vec<T> {
+    let until = os::now() + patience;
     let mut done = Vec::new();
     for thread in threads {
         while !thread.is_finished() && os::now() < until {

@@ -3,13 +3,15 @@
 //! Without it a batch that is sent again would be stored twice, and what belongs to an open transaction be shown. So
 //! what cannot be read now is no reason to go on without it: the lane takes no appends, and it is read again.
 
+use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kera_log_segments::group::Group;
 use kera_log_segments::scan::{self, ScanError, ScanSpec};
 use kera_log_segments::sync::Arc;
-use kera_protocol::ids::LaneId;
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
 use crate::producers::{LaneState, SnapshotError};
 use crate::streamlet::{Carry, Failed, Inner, LaneSlot, Streamlet};
@@ -94,8 +96,11 @@ impl Streamlet {
         let key = self.lane_key(lane);
         let slot = &mut inner.lanes[lane.0 as usize];
         match read {
-            Ok((state, report)) => {
-                if let Some(report) = report {
+            Ok((mut state, report)) => {
+                let lost = lost_between(slot.groups.values(), &slot.empty);
+                let lost = state.note_lost(&lost);
+                let told = (lost > 0).then(|| told_lost(key, lost));
+                for report in report.into_iter().chain(told) {
                     tracing::warn!(lane = %key, "{report}");
                 }
                 // Nothing was appended since the start.
@@ -126,6 +131,39 @@ impl Streamlet {
             }
         }
     }
+}
+
+/// Ordinals between a lane's groups that none of them holds, though the groups behind them tell of batches there. There are such
+/// once a group was lost, or the metadata store was put back to an older state. What was given up by an operator is none.
+pub(crate) fn lost_between<'a>(
+    groups: impl Iterator<Item = &'a Arc<Group>>,
+    empty: &BTreeMap<GroupId, Ordinal>,
+) -> Vec<Range<Ordinal>> {
+    let held = groups.map(|group| {
+        (
+            group.id(),
+            (Some(group.spec().first_ordinal), group.end().ordinal),
+        )
+    });
+    let given_up = empty.iter().map(|(id, next)| (*id, (None, *next)));
+    let all: BTreeMap<_, _> = held.chain(given_up).collect();
+    let (mut lost, mut at) = (Vec::new(), None);
+    for (first, end) in all.into_values() {
+        if let (Some(at), Some(first)) = (at, first)
+            && at < first
+        {
+            lost.push(at..first);
+        }
+        at = Some(end);
+    }
+    lost
+}
+
+/// What is told where batches of producers are among them.
+pub(crate) fn told_lost(lane: impl std::fmt::Display, batches: usize) -> String {
+    format!(
+        "lane {lane}: {batches} batches that producers may send again are lost between its groups; they are not said to be stored"
+    )
 }
 
 /// Whether an error tells what became of a file, and will be the same next time.

@@ -22,7 +22,7 @@ use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_records::{Damage, GroupRecord, Write};
 
-use crate::lane_memory::decoded;
+use crate::lane_memory::{decoded, lost_between, told_lost};
 use crate::producers::{LaneState, Verdict};
 use crate::recovery::{LaneRecords, Recovery};
 use crate::streamlet::{Carry, Failed, Lane, LaneSlot, Prepared, Settings, Streamlet, Unread};
@@ -570,8 +570,13 @@ impl<'a> LaneBuild<'a> {
             }
         };
         match read {
-            Ok((state, report)) => {
+            Ok((mut state, report)) => {
                 self.out.reports.extend(report);
+                let lost = lost_between(self.kept.iter(), &self.empty);
+                let lost = state.note_lost(&lost);
+                if lost > 0 {
+                    self.out.reports.push(told_lost(self.lane, lost));
+                }
                 Ok(LaneSlot::Idle(Carry {
                     state,
                     next_ordinal,

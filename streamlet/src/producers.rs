@@ -2,6 +2,7 @@
 //! to group.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, Ordinal};
@@ -59,6 +60,18 @@ pub enum SequenceError {
         /// What came.
         found: i32,
     },
+    /// It was appended once, and its records are lost: no group holds their ordinals any more.
+    #[error(
+        "producer {producer} sent the batch with sequences {first} to {last} before; it is among ordinals that no broker has any more"
+    )]
+    Lost {
+        /// The producer.
+        producer: i64,
+        /// The batch's first sequence.
+        first: i32,
+        /// Its last one.
+        last: i32,
+    },
     /// A new producer, and the lane cannot remember another one.
     #[error(
         "the lane remembers {limit} idempotent producers and has no room for producer {producer}: use fewer, raise producers.max_per_lane (a quarter of a segment holds them: see there), or wait until some have been silent for producers.expiry"
@@ -94,8 +107,12 @@ pub enum SnapshotError {
 struct Remembered {
     base_sequence: i32,
     last_sequence: i32,
+    /// [`LOST`] if no group holds it any more.
     base_ordinal: Ordinal,
 }
+
+/// Where a batch begins whose records are lost. No lane comes so far.
+const LOST: Ordinal = Ordinal::MAX;
 
 /// An idempotent producer that a lane remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +214,14 @@ impl LaneState {
             .iter()
             .find(|b| b.base_sequence == found && b.last_sequence == last)
         {
-            return Ok(Verdict::Duplicate(same.base_ordinal));
+            return match same.base_ordinal {
+                LOST => Err(SequenceError::Lost {
+                    producer,
+                    first: found,
+                    last,
+                }),
+                base => Ok(Verdict::Duplicate(base)),
+            };
         }
         let expected = known
             .batches
@@ -378,6 +402,17 @@ impl LaneState {
             producer.open = None;
         }
         self.unstable = Unstable::default();
+    }
+
+    /// Notes which remembered batches begin among ordinals that no group holds any more: who sends one of them again must not
+    /// hear that it is stored. Returns how many were not known to be lost before.
+    pub(crate) fn note_lost(&mut self, lost: &[Range<Ordinal>]) -> usize {
+        let is_lost =
+            |batch: &&mut Remembered| lost.iter().any(|at| at.contains(&batch.base_ordinal));
+        let producers = self.producers.values_mut();
+        let batches = producers.flat_map(|producer| producer.batches.iter_mut());
+        let lost = batches.filter(is_lost);
+        lost.map(|batch| batch.base_ordinal = LOST).count()
     }
 
     /// Forgets producers that have been silent since `before_ms`, and have no open transaction.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kera_log_segments::group::AckPolicy;
-use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId};
+use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, StreamletId, StreamletKey};
+use kera_records::Write;
 use kera_streamlet::producers::SequenceError;
 use kera_streamlet::{AppendError, Outcome, Settings};
 use support::batches::{plain, stamped};
@@ -362,4 +363,62 @@ fn no_retry_is_stored_again_however_many_producers_there_are() {
     );
     assert_eq!(node.streamlet.describe()[0].producers, 416);
     node.append(0, &mut stamped(3, 0, 3, 900..901, 10));
+}
+
+/// A group between others is lost, as after a restore of the metadata store: the one behind it tells of batches in it.
+#[test]
+fn a_batch_that_is_lost_between_groups_is_not_taken_for_stored() {
+    let mut machine = Machine::fault(12);
+    let settings = settings(AckPolicy::Written);
+    let node = machine.create(settings.clone());
+    let end_group = |node: &support::Node| {
+        assert!(node.streamlet.close_all(node.now_ms));
+        assert!(node.work());
+    };
+    node.append(0, &mut stamped(2, 0, 0, 0..3, 100));
+    end_group(&node);
+    node.append(0, &mut stamped(2, 0, 3, 3..6, 100));
+    end_group(&node);
+    node.append(0, &mut stamped(2, 0, 6, 6..9, 100));
+    end_group(&node);
+    let groups: Vec<_> = node.streamlet.describe()[0].groups.clone();
+    assert_eq!(groups.len(), 3);
+    let streamlet = StreamletKey {
+        stream: machine.stream,
+        streamlet: StreamletId(0),
+    };
+    let lost = streamlet.group(groups[1].group);
+    machine.store.apply_now(vec![Write::DeleteGroup(lost)]);
+    let file = machine.file(groups[1].group.0);
+    machine.kill(node, 0);
+    machine.io.remove_file(&file).expect("it was there");
+    let (node, recovery) = machine.recover(settings.clone());
+    let told = recovery.reports.join("; ");
+    assert!(told.contains("1 batches that producers may send"), "{told}");
+    let check = |node: &support::Node| {
+        let refused = node.place(0, &mut stamped(2, 0, 3, 3..6, 100));
+        assert!(
+            matches!(
+                refused,
+                Err(AppendError::Sequence(SequenceError::Lost {
+                    first: 3,
+                    last: 5,
+                    ..
+                }))
+            ),
+            "it is lost"
+        );
+        // What is there is known as before, and the producer goes on.
+        for (sequence, ids) in [(0, 0..3), (6, 6..9)] {
+            let again = node.append(0, &mut stamped(2, 0, sequence, ids, 100));
+            assert!(again.duplicate, "{sequence}");
+        }
+    };
+    check(&node);
+    let next = node.append(0, &mut stamped(2, 0, 9, 9..12, 100));
+    assert!(!next.duplicate);
+    // A later group remembers it as well.
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings);
+    check(&node);
 }

@@ -358,17 +358,20 @@ fn find(
         if !is_served(shared, &waiting)? || waiting.is_recovered() {
             continue;
         }
-        let (name, id, error) = (stream.name(), waiting.id(), waiting.not_recovered());
-        let text = format!("stream {name} streamlet {id}: {error}");
-        return Err(WireError::new(code_of(&error, true), text));
+        return Err(not_recovered(stream, &waiting));
     }
     for (streamlet, lane) in lanes_of(stream, None, None)? {
+        // What is told before that is where nothing ends, and this broker may become its owner meanwhile.
+        let is_recovered = streamlet.is_recovered();
         let bounds = streamlet.lane_bounds(lane);
         let Some((log_start, head)) = bounds else {
             continue;
         };
         if !is_served(shared, &streamlet)? {
             continue;
+        }
+        if !is_recovered {
+            return Err(not_recovered(stream, &streamlet));
         }
         // Records of open transactions are nobody's to read yet.
         let stable = streamlet.stable(lane);
@@ -408,6 +411,12 @@ fn find(
         });
     }
     Ok(v1::FindOrdinalsResponse { lanes })
+}
+
+fn not_recovered(stream: &Stream, streamlet: &Streamlet) -> WireError {
+    let (name, id, error) = (stream.name(), streamlet.id(), streamlet.not_recovered());
+    let text = format!("stream {name} streamlet {id}: {error}");
+    WireError::new(code_of(&error, true), text)
 }
 
 fn at_time(streamlet: &Streamlet, lane: LaneId, ms: u64) -> Result<Located, WireError> {

@@ -501,7 +501,8 @@ pub(crate) fn is_decided(
 }
 
 /// Closed groups of a lane, which come oldest first, that end behind where any later one begins, and where that is: a broker that
-/// was not the owner any more wrote the rest.
+/// was not the owner any more wrote the rest. Or an earlier restore, of which this state knows nothing, went on without the rest,
+/// which readers were told is lost: where ordinals jumped then tells where the lane had ended.
 pub(crate) fn overlaps<'a>(
     groups: impl IntoIterator<Item = &'a GroupRecord>,
 ) -> Vec<(GroupRecord, Ordinal)> {
@@ -509,13 +510,26 @@ pub(crate) fn overlaps<'a>(
     let with_records: Vec<_> = with_records.collect();
     let mut limit = Ordinal::MAX;
     let mut overlapping = Vec::new();
+    let mut next = None;
     for record in with_records.into_iter().rev() {
+        let before_jump = next.and_then(|next| end_before_jump(record, next));
+        limit = limit.min(before_jump.unwrap_or(Ordinal::MAX));
         if record.end_ordinal > limit {
             overlapping.push((record.clone(), limit));
         }
         limit = limit.min(record.start_ordinal());
+        next = Some(record.start_ordinal());
     }
     overlapping
+}
+
+/// Where a lane had ended that goes on behind a group at `next`, if ordinals jumped in between, once or several times, from below
+/// the group's end. Where they jumped from above that, what is missing is lost.
+fn end_before_jump(record: &GroupRecord, next: Ordinal) -> Option<Ordinal> {
+    let gap = next.checked_sub(record.end_ordinal)?;
+    let beyond = (MAX_GROUP_ORDINALS - gap % MAX_GROUP_ORDINALS) % MAX_GROUP_ORDINALS;
+    let has_jumped = gap >= MAX_GROUP_ORDINALS / 2 && beyond <= MAX_GROUP_ORDINALS / 2;
+    has_jumped.then(|| record.end_ordinal.saturating_sub(beyond))
 }
 
 /// Ordinals between groups of a lane, which come oldest first, of which no record is left: what was there is lost. Where that is

@@ -418,6 +418,37 @@ fn the_lowest_start_of_all_later_groups_ends_one() {
 }
 
 #[test]
+fn what_an_earlier_restore_went_on_without_does_not_come_back() {
+    const JUMP: u64 = 1 << 32;
+    let of = |records: &[GroupRecord]| -> Vec<_> {
+        let found = overlaps(records).into_iter();
+        found.map(|(record, to)| (record.group.0, to)).collect()
+    };
+    // The lane had ended at 25 when ordinals jumped.
+    for jumps in [1, 16] {
+        let (from, to) = (jumps * JUMP + 25, jumps * JUMP + 60);
+        let records = [
+            closed(5, (0, 20), &[1]),
+            closed(6, (20, 30), &[1]),
+            closed(7, (30, 40), &[2]),
+            closed(105, (from, to), &[2]),
+        ];
+        assert_eq!(of(&records), [(7, 25), (6, 25)]);
+        assert!(of(&records[..3]).is_empty() && of(&records[3..]).is_empty());
+    }
+    // At 40: nothing more is there, or less.
+    let behind = closed(105, (JUMP + 40, JUMP + 60), &[2]);
+    for end in [40, 33] {
+        assert_eq!(of(&[closed(7, (30, end), &[2]), behind.clone()]), []);
+    }
+    // What is missing before a later group is no jump.
+    assert_eq!(
+        of(&[closed(7, (30, 40), &[2]), closed(9, (70, 80), &[2])]),
+        []
+    );
+}
+
+#[test]
 fn what_does_not_fit_or_is_not_whole_changes_nothing() {
     let records = [closed(1, (0, 10), &[1]), closed(2, (10, 20), &[2])];
     // Compaction has not finished it.

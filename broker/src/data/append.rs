@@ -546,7 +546,9 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
         AppendError::Sequence(SequenceError::Transaction(error)) => transaction_code(error),
         AppendError::Sequence(SequenceError::Gap { .. }) => ErrorCode::SequenceGap,
         AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::FencedProducer,
-        AppendError::Sequence(SequenceError::Unknown { .. }) => ErrorCode::UnknownProducer,
+        AppendError::Sequence(SequenceError::Unknown { .. } | SequenceError::Lost { .. }) => {
+            ErrorCode::UnknownProducer
+        }
         AppendError::Sequence(SequenceError::TooMany { .. }) => ErrorCode::Overloaded,
         AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
         AppendError::NoMemory => ErrorCode::Overloaded,

@@ -125,7 +125,11 @@ impl Model {
         // Behind a failed batch a retry of a later one meets a gap; it is sent again in order.
         let gap = matches!(
             error,
-            AppendError::Sequence(SequenceError::Gap { .. } | SequenceError::Unknown { .. })
+            AppendError::Sequence(
+                SequenceError::Gap { .. }
+                    | SequenceError::Unknown { .. }
+                    | SequenceError::Lost { .. }
+            )
         );
         assert!(passes || gap, "{error}");
     }

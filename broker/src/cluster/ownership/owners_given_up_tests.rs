@@ -44,6 +44,16 @@ impl Trio {
 
 /// Which ordinals of a lane can be read.
 async fn by_ordinal(streamlet: &Arc<Streamlet>, ordinals: std::ops::Range<u64>) -> Vec<bool> {
+    let read = read_each(streamlet, ordinals).await.into_iter();
+    read.map(|found| found.is_ok_and(|batches| batches == 1))
+        .collect()
+}
+
+/// How many batches a read from each ordinal on brings that takes one at most.
+async fn read_each(
+    streamlet: &Arc<Streamlet>,
+    ordinals: std::ops::Range<u64>,
+) -> Vec<Result<usize, LaneReadError>> {
     let streamlet = streamlet.clone();
     let read = tokio::task::spawn_blocking(move || {
         let read = |ordinal| {
@@ -57,8 +67,7 @@ async fn by_ordinal(streamlet: &Arc<Streamlet>, ordinals: std::ops::Range<u64>) 
                 max_bytes: 1,
                 cached_only: false,
             };
-            let found = streamlet.read(spec);
-            found.is_ok_and(|found| found.batches == 1)
+            streamlet.read(spec).map(|found| found.batches)
         };
         ordinals.map(read).collect()
     });

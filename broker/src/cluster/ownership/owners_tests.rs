@@ -15,7 +15,9 @@ use kera_protocol::batch::{
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_protocol::v1;
-use kera_streamlet::{AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome};
+use kera_streamlet::{
+    AppendError, AppendSpec, Appended, LaneReadError, LaneReadSpec, Located, Outcome,
+};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
