@@ -222,7 +222,8 @@ fn a_grant_that_never_arrived_comes_back() {
         "it may be on its way"
     );
     b.tick(1_000);
-    b.heartbeat("g", &m, &[]);
+    let told = b.heartbeat("g", &m, &[]);
+    assert_eq!(told.lost, [1], "it may have arrived since that was sent");
     assert_eq!(b.describe("g").summary.unwrap().leases, 0);
     assert_eq!(ids(&b.acquire("g", &m, 1)), [2]);
 }

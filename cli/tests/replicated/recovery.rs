@@ -1,11 +1,15 @@
 //! A broker that died, with or without its own files, is whole again with what was acknowledged.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 use std::time::Instant;
 
+use kera_testkit::command::lines_of;
+
 use super::trio::{Trio, lines};
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, kera};
 
 /// Reads the stream once it is served again.
 fn everything(trio: &Trio, stream: &str) -> Vec<String> {
@@ -116,16 +120,35 @@ fn damage_that_a_reader_meets_is_mended_from_another_copy() {
     assert!(trio.broker.stop().success());
     trio.broker.restart();
     assert_eq!(everything(&trio, "s"), all);
-    // Where no other copy can be had, what is damaged is not served.
+    // Where who may have it does not answer, a reader says so, and waits.
     trio.backups.iter_mut().for_each(|backup| backup.kill());
     damage();
-    let refused = trio.broker.refused(&["consume", "s"]);
-    assert!(refused.contains("damaged"), "{refused}");
-    trio.backups[0].restart();
-    let begun = Instant::now();
-    while trio.broker.attempt(&["consume", "s"], b"").stdout.len() < whole.len() / 2 {
-        assert!(begun.elapsed() < PATIENCE, "it is not mended");
+    let mut consume = kera();
+    consume
+        .args(["consume", "s"])
+        .env("KERA_BOOTSTRAP", trio.broker.address());
+    consume.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut consume = consume.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut stdout = consume.stdout.take().expect("it is piped");
+    let reading = std::thread::spawn(move || {
+        let mut read = String::new();
+        stdout.read_to_string(&mut read).expect("lines");
+        read
+    });
+    let said = lines_of(consume.stderr.take().expect("it is piped"));
+    let is_it = |line: &String| line.contains("is damaged") && line.contains("does not answer");
+    let mut others = Vec::new();
+    loop {
+        match said.recv_timeout(PATIENCE) {
+            Ok(line) if is_it(&line) => break,
+            Ok(line) => others.push(line),
+            Err(_) => panic!("it says nothing of that, but {others:?}"),
+        }
     }
+    trio.backups[0].restart();
+    let read = reading.join().expect("it is read");
+    assert!(consume.wait().expect("it ends").success());
+    assert_eq!(read.lines().collect::<Vec<_>>(), all);
     assert_eq!(trio.consume("s"), all);
 }
 

@@ -162,8 +162,11 @@ impl Control {
 
     async fn heartbeat(&self, request: v1::HeartbeatRequest) -> Answered<v1::HeartbeatResponse> {
         self.enter(Some(&request.member))?;
+        self.0.change(|state| state.beats_waiting += 1);
+        self.0.until(|state| !state.beats_wait).await;
         let answer = {
             let mut state = self.0.state.lock();
+            state.beats_waiting -= 1;
             state.heartbeats += 1;
             v1::HeartbeatResponse {
                 give_back: state.give_back.clone(),

@@ -68,6 +68,10 @@ pub(super) struct State {
     pub unanswered: bool,
     /// Leases are granted, and nobody is told.
     pub untold: bool,
+    /// Heartbeats wait before they are looked at.
+    pub beats_wait: bool,
+    /// How many do.
+    pub beats_waiting: u64,
     /// Heartbeats that were answered.
     pub heartbeats: u64,
     pub released: Vec<u64>,

@@ -134,3 +134,30 @@ async fn a_lease_that_ended_before_its_grant_was_heard_is_not_read() {
     let leases: Vec<u64> = leases.iter().map(|lease| lease.lease).collect();
     assert_eq!(leases, [held]);
 }
+
+/// As a coordinator does to which a heartbeat comes late that was sent before a grant was heard: it takes the lease for forgotten.
+#[tokio::test]
+async fn a_lease_that_a_heartbeat_on_its_way_ends_is_not_read() {
+    let fake = Fake::start(1, 2).await;
+    fake.fill((0, 0), 10, 10);
+    fake.fill((0, 1), 10, 10);
+    fake.change(|state| state.beats_wait = true);
+    let session = Duration::from_secs(6);
+    let consumer = consumer(&fake).manual_commit().session(session);
+    let mut consumer = consumer.open().await.unwrap();
+    fake.until(|state| state.beats_waiting > 0).await;
+    let forgotten = fake.grant((0, 0), 0, 0);
+    fake.until(|state| state.held.contains_key(&forgotten))
+        .await;
+    // More than a third of the session, and less than an answer is waited for.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_millis(2500)).await;
+    tokio::time::resume();
+    fake.change(|state| {
+        state.held.remove(&forgotten);
+        state.beats_wait = false;
+    });
+    let held = fake.grant((0, 1), 0, 0);
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(batch.lease(), Some(held), "others have the first by now");
+}

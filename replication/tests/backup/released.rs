@@ -1,7 +1,7 @@
 //! Memory that is given back while a copy lives on, and what is known of it once its disk is lost.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kera_protocol::ids::Epoch;
@@ -327,6 +327,31 @@ fn a_copy_that_is_on_disk_alone_is_missed_when_that_is_lost() {
 }
 
 #[test]
+fn the_memory_of_a_copy_on_disk_alone_goes_although_its_process_ended_before_that() {
+    let dir = shared_dir();
+    let two = Two::new(1);
+    let store = files(dir.path());
+    two.fill(&store);
+    drop(store);
+    let shared = dir.path().join("shared");
+    let [log] = &logs(&shared)[..] else {
+        panic!("one file");
+    };
+    let in_memory = fs::read(log).expect("its bytes");
+    let store = files(dir.path());
+    assert_eq!(store.flush_open(), []);
+    drop(store);
+    assert_eq!(logs(&shared), [] as [PathBuf; 0]);
+    // As it was after its record said that it is on disk alone.
+    fs::write(log, in_memory).expect("it is written");
+    let store = files(dir.path());
+    assert_eq!(store.free_bytes(), QUOTA);
+    assert_eq!(logs(&shared), [] as [PathBuf; 0], "nobody would count it");
+    store.free(&two.id, 8).expect("is freed");
+    assert_eq!(records(dir.path()), 0);
+}
+
+#[test]
 fn a_closed_copy_leaves_nothing_in_memory() {
     let dir = shared_dir();
     let two = Two::new(1);
@@ -349,10 +374,21 @@ fn a_closed_copy_leaves_nothing_in_memory() {
 
 /// Records of copies below a directory.
 fn records(dir: &Path) -> usize {
+    named(dir, "copy").len()
+}
+
+/// The files with the bytes of copies below a directory.
+fn logs(dir: &Path) -> Vec<PathBuf> {
+    named(dir, "log")
+}
+
+/// Files below a directory whose names end so.
+fn named(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let count = |path: &Path| match path.is_dir() {
-        true => records(path),
-        false => usize::from(path.extension().is_some_and(|ending| ending == "copy")),
+    let of = |path: PathBuf| match path.is_dir() {
+        true => named(&path, ending),
+        false if path.extension().is_some_and(|found| found == ending) => vec![path],
+        false => Vec::new(),
     };
-    entries.map(|entry| count(&entry.path())).sum()
+    entries.flat_map(|entry| of(entry.path())).collect()
 }

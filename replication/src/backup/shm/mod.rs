@@ -194,6 +194,10 @@ impl ShmMemory {
                             continue;
                         }
                         if let (true, Some((.., of_disk))) = (all, &disk) {
+                            if bytes.is_some() {
+                                // The process ended before its memory went.
+                                Self::io(&paths.log, fs::remove_file(&paths.log))?;
+                            }
                             let stub = Some(paths.record);
                             let of_disk = of_disk.clone();
                             copies.push(self.on_disk(spec, whole, of_disk, stub, spares, locks));
@@ -207,7 +211,7 @@ impl ShmMemory {
                     if let Some(at) = lost.iter().position(|(other, _)| *other == group) {
                         Self::aside(&lost.remove(at).1);
                     }
-                    let mut charged = bytes;
+                    let mut charged = bytes.unwrap_or_default();
                     if released > 0 {
                         // The process may have ended before that was done.
                         took.opened += 1;

@@ -34,8 +34,8 @@ pub(super) enum Look {
     Copy {
         spec: CopySpec,
         kept: Kept,
-        /// Of memory, or of a disk, that its file has.
-        bytes: u64,
+        /// Of memory, or of a disk, that its file has; `None` if there is no such file.
+        bytes: Option<u64>,
     },
     /// No record, so no copy: what was beside it is removed.
     Nothing,
@@ -99,8 +99,8 @@ fn look(name: &Name, paths: &Paths) -> Result<Look, StartError> {
         Err(error) => return broken(&paths.record, error),
     };
     let (log_bytes, allocated) = match fs::metadata(&paths.log) {
-        Ok(metadata) => (metadata.len(), metadata.blocks() * 512),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => (0, 0),
+        Ok(metadata) => (metadata.len(), Some(metadata.blocks() * 512)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (0, None),
         Err(error) => return broken(&paths.log, error),
     };
     Ok(match record::decode(&bytes[..read]) {
